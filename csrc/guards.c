@@ -1,0 +1,2 @@
+#include "braze.h"
+int braze_init_guards(PyObject *m) { (void)m; return 0; }

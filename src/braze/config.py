@@ -1,0 +1,47 @@
+"""The one frozen configuration, and the sole reader of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All flags of braze. ``Config.from_env()`` reads ``BRAZE_<NAME>``; ``compile(options=…)`` overrides by name."""
+
+    debug: int = 0  # 1 events, 2 graphs, 3 kernels, 4 guards and timings, 5 all
+    verify: bool = False  # check every IR between all passes
+    strict: bool = False  # a compile failure is an error, never a fall-back to eager
+    cache_dir: str = ""  # on-disk cache; "" = the user's cache folder
+    disk_cache: bool = True
+    threads: int = 0  # CPU kernels; 0 = torch.get_num_threads()
+    recompile_limit: int = 8  # versions of one frame before it runs in eager
+    compile_workers: int = 0  # Triton compile processes; 0 = by core count
+    memory_budget: float = 1.0  # share of saved activations that may stay (1.0: what min-cut finds best)
+    autotune_seconds: float = 20.0  # time budget of max-autotune
+    strict_random: bool = False  # eager-identical random numbers
+    cudagraphs: bool = False  # set by mode
+    max_autotune: bool = False  # set by mode
+
+    @property
+    def cache_path(self) -> Path:
+        """Folder of the on-disk cache."""
+        return Path(self.cache_dir or Path.home() / ".cache" / "braze")
+
+    @staticmethod
+    def from_env(env: Mapping[str, str] = os.environ) -> Config:
+        """The defaults overridden by ``BRAZE_*``. ValueError names a variable whose value does not parse."""
+        values: dict[str, object] = {}
+        for name, field in Config.__dataclass_fields__.items():
+            text = env.get(f"BRAZE_{name.upper()}")
+            if text is None:
+                continue
+            kind = type(field.default)
+            try:
+                values[name] = text.lower() in ("1", "true", "yes", "on") if kind is bool else kind(text)
+            except ValueError:
+                raise ValueError(f"BRAZE_{name.upper()}={text!r} is not a valid {kind.__name__}") from None
+        return Config(**values)  # type: ignore[arg-type]

@@ -1,0 +1,35 @@
+"""Run a graph on real (or fake) values, node by node: the executable meaning of every graph level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .graph import Graph, Node, map_nodes, node_args, nodes_in
+
+
+def interpret(graph: Graph, inputs: Sequence[Any], observe: Callable[[Node, Any], None] | None = None) -> Any:
+    """The graph's outputs for these inputs; ``observe(node, value)`` sees every value.
+
+    Values are dropped after their last use. ``Prim`` targets are callables on real tensors, so one interpreter
+    serves all levels. Raises ValueError when the number of inputs is wrong, and whatever a call raises.
+    """
+    if len(inputs) != len(graph.inputs):
+        raise ValueError(f"{graph.name} takes {len(graph.inputs)} inputs, got {len(inputs)}")
+    last: dict[Node, Node] = {}
+    for n in graph.nodes:
+        for a in node_args(n):
+            last[a] = n
+    keep = set(nodes_in(graph.outputs))
+    env: dict[Node, Any] = dict(zip(graph.inputs, inputs))
+    for n in graph.nodes:
+        if n.op == "const":
+            env[n] = n.target
+        elif n.op == "call":
+            env[n] = n.target(*map_nodes(n.args, env), **map_nodes(n.kwargs, env))
+            for a in set(node_args(n)):
+                if last[a] is n and a not in keep:
+                    del env[a]
+        if observe is not None:
+            observe(n, env[n])
+    return map_nodes(graph.outputs, env)
