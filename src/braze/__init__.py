@@ -1,0 +1,1 @@
+"""braze: a compiler for PyTorch programs. ``braze.compile(model)`` where you wrote ``torch.compile(model)``."""

@@ -1,0 +1,58 @@
+"""The shared half of ``aot_eager`` and ``inductor``: joint trace, partition, and the autograd node around the pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from braze.autograd import partition, trace_joint
+from braze.ir import Graph, interpret, load_python, verify
+from braze.runtime.autograd_node import make_autograd_callable
+
+from .registry import Compiled, Request, built_in
+
+CompileSide = Callable[[Graph, Request, str], Callable[..., Any]]
+
+
+def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
+    """Trace forward and backward, split them, compile the forward now and the backward on its first use.
+
+    ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph.
+    """
+    record, config = request.record, request.config
+    with record.stage("joint trace"):
+        joint = trace_joint(lambda *xs: interpret(request.graph, xs), list(request.types))
+    record.levels["joint"] = joint.graph
+    with record.stage("partition"):
+        aot = partition(joint, config.memory_budget)
+    record.levels["forward"] = aot.forward
+    if aot.backward is not None:
+        record.levels["backward"] = aot.backward
+    if config.verify:
+        verify(aot.forward)
+        if aot.backward is not None:
+            verify(aot.backward)
+    forward = compile_side(aot.forward, request, "forward")
+    lazy = None
+    if aot.backward is not None:
+        graph = aot.backward
+        lazy = _once(lambda: compile_side(graph, request, "backward"))
+    compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature)
+    return compiled
+
+
+def _once(make: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., Any]]:
+    made: list[Callable[..., Any]] = []
+
+    def get() -> Callable[..., Any]:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+@built_in("aot_eager")
+def aot_eager(request: Request) -> Compiled:
+    """Forward and backward graphs of ATen calls, run call by call in eager."""
+    return compile_joint(request, lambda graph, _request, _side: load_python(graph))

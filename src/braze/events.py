@@ -1,0 +1,84 @@
+"""What happened while compiling: the data behind ``explain`` and the debug log.
+
+A :class:`CompileLog` belongs to one ``braze.compile`` call. Stages write into it, reports read it; nothing else does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .ir import Loc
+
+logger = logging.getLogger("braze")
+
+
+@dataclass
+class Break:
+    """A place where capture had to leave the graph."""
+
+    reason: str
+    loc: Loc | None
+    hint: str = ""
+    count: int = 1
+
+
+@dataclass
+class Recompile:
+    """A frame was captured again because a guard failed. ``reason`` is in the user's terms."""
+
+    frame: str
+    reason: str
+    seconds: float = 0.0
+
+
+@dataclass
+class GraphRecord:
+    """One captured graph on its way down: what each stage made of it, and how long it took (seconds by stage)."""
+
+    name: str
+    graph: Any
+    levels: dict[str, Any] = field(default_factory=dict)  # stage -> printable IR or source
+    seconds: dict[str, float] = field(default_factory=dict)
+    kernels: list[Any] = field(default_factory=list)
+    fallback: str = ""  # why this graph runs in eager, "" if it does not
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage; nested or repeated stages of one name add up."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + took
+            logger.debug("%s: %s took %.1f ms", self.name, name, took * 1e3)
+
+
+@dataclass
+class CompileLog:
+    """Everything one compiled function did: graphs, breaks, recompiles, cache traffic."""
+
+    graphs: list[GraphRecord] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
+    cache: dict[str, int] = field(default_factory=dict)  # hit, miss, bypass
+
+    def new_graph(self, graph: Any) -> GraphRecord:
+        record = GraphRecord(f"graph_{len(self.graphs)}", graph)
+        self.graphs.append(record)
+        return record
+
+    def add_break(self, reason: str, loc: Loc | None, hint: str = "") -> None:
+        for b in self.breaks:
+            if (b.reason, b.loc) == (reason, loc):
+                b.count += 1
+                return
+        self.breaks.append(Break(reason, loc, hint))
+        logger.info("graph break at %s: %s", loc, reason)

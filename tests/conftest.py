@@ -1,0 +1,48 @@
+"""Options shared by all tests: --runslow, --update-golden, and the gpu marker's skip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--runslow", action="store_true", help="run the long suites too")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from what the stages print")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    no_gpu = pytest.mark.skip(reason="no CUDA device")
+    slow = pytest.mark.skip(reason="slow; use --runslow")
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
+        if "slow" in item.keywords and not config.getoption("--runslow"):
+            item.add_marker(slow)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests never read or write the user's on-disk cache."""
+    import os
+
+    os.environ["BRAZE_CACHE_DIR"] = str(tmp_path_factory.mktemp("braze-cache"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest):
+    """``golden(name, text)``: equal to tests/golden/<name>, or rewrite it under --update-golden."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing; run with --update-golden"
+        assert text == path.read_text(), f"{name} differs; run with --update-golden and read the diff"
+
+    return check
