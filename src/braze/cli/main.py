@@ -1,0 +1,16 @@
+"""The ``braze`` command."""
+
+from __future__ import annotations
+
+import typer
+
+from .bench import bench
+from .env import env
+
+app = typer.Typer(help="A compiler for PyTorch programs.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(bench)
+app.command()(env)
+
+
+if __name__ == "__main__":
+    app()
