@@ -1,1 +1,10 @@
+"""Backends: a captured graph of torch calls goes in, a callable comes out.
 
+``eager`` runs the running example as the three torch calls that capture saw; ``aot_eager`` runs its forward and backward
+ATen graphs call by call; ``inductor`` compiles both to kernels; a user's backend gets it as a ``torch.fx.GraphModule``.
+"""
+
+from . import aot, inductor
+from .registry import GraphBackend, Request, list_backends, lookup, register_backend
+
+__all__ = ["GraphBackend", "Request", "aot", "inductor", "list_backends", "lookup", "register_backend"]

@@ -1,0 +1,41 @@
+"""The ``inductor`` backend: primitives, loops, fusion, code generation, one named line a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from braze.inductor import compile_program
+from braze.inductor.fuse import fuse, plan
+from braze.inductor.loops import lower
+from braze.ir import Graph, verify
+from braze.prims import decompose
+
+from .aot import compile_joint
+from .registry import Compiled, Request, built_in
+
+
+def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
+    """One functional ATen graph to a callable over its inputs."""
+    record, config = request.record, request.config
+    with record.stage("prims"):
+        graph = decompose(graph)
+    record.levels[f"{side}: prims"] = graph
+    if config.verify:
+        verify(graph)
+    with record.stage("loops"):
+        program = lower(graph)
+    record.levels[f"{side}: loops"] = program
+    with record.stage("fuse"):
+        program = fuse(program)
+    with record.stage("plan"):
+        program = plan(program)
+    record.levels[f"{side}: kernels"] = program
+    with record.stage("codegen"):
+        return compile_program(program, config, record, side)
+
+
+@built_in("inductor")
+def inductor(request: Request) -> Compiled:
+    """Fused kernels: LLVM on CPU, Triton on CUDA."""
+    return compile_joint(request, compile_side)

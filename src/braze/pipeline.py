@@ -1,0 +1,100 @@
+"""The whole compiler, one named line a stage: a captured graph goes in, a callable comes out.
+
+Capture (``braze.capture``) calls :meth:`Pipeline.compile_graph` for each graph that it closes. Nothing below may stop the
+user's program: a failure warns once, is recorded, and that graph runs in eager.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .backends import Request, lookup
+from .config import Config
+from .errors import CompileWarning, Unsupported
+from .events import CompileLog, GraphRecord
+from .ir import Graph, TensorType, load_python, verify
+
+logger = logging.getLogger("braze")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked of ``braze.compile``, checked."""
+
+    backend: str | Callable[..., Any] = "inductor"
+    mode: str | None = None
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    config: Config = field(default_factory=Config.from_env)
+
+
+class Pipeline:
+    """Compiles the graphs of one ``braze.compile`` call, and keeps their log."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.log = CompileLog()
+        self._backend = lookup(settings.backend)
+        self._warned = False
+
+    def compile_graph(self, graph: Graph, types: Sequence[TensorType], inputs: Sequence[Any]) -> Callable[..., Any]:
+        """A callable over the graph's inputs. Falls back to the captured calls in eager when compiling fails, except
+        under ``fullgraph=True`` or ``BRAZE_STRICT=1``, where the failure is raised."""
+        record = self.log.new_graph(graph)
+        record.levels["capture"] = graph
+        try:
+            if self.settings.config.verify:
+                verify(graph)
+            if self.settings.backend == "inductor":
+                check_devices(types)
+            request = Request(graph, tuple(types), inputs, self.settings.config, record)
+            with record.stage("backend"):
+                return self._backend(request)
+        except Exception as e:
+            if self.settings.fullgraph or self.settings.config.strict or isinstance(e, UnsupportedDevice):
+                raise
+            return self._fall_back(graph, record, e)
+
+    def _fall_back(self, graph: Graph, record: GraphRecord, error: Exception) -> Callable[..., Any]:
+        record.fallback = f"{type(error).__name__}: {error}"
+        logger.info("%s", "".join(traceback.format_exception(error)))
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"braze could not compile {record.name} and runs it in eager: {record.fallback}\n"
+                "  (BRAZE_STRICT=1 raises this instead; braze.explain shows every such graph)",
+                CompileWarning,
+                stacklevel=2,
+            )
+        run: Callable[..., Any] = load_python(graph)
+        return run
+
+
+class UnsupportedDevice(Unsupported):
+    """A tensor lives on a device that braze generates no code for."""
+
+
+def check_devices(types: Sequence[TensorType]) -> None:
+    """UnsupportedDevice when an input is on a device without code generation."""
+    for i, t in enumerate(types):
+        if t.device.type not in DEVICES:
+            raise UnsupportedDevice(
+                f"braze generates code for {' and '.join(DEVICES)}, but input {i} ({t}) is on {t.device.type!r}",
+                hint=f"move the model and its inputs, e.g. model.to('cpu'), or use backend='eager' on {t.device.type}",
+            )
+    devices = {t.device for t in types if t.rank > 0 or t.device.type != "cpu"}
+    if len({d for d in devices if d.type == "cuda"}) > 1:
+        raise UnsupportedDevice(
+            f"one graph mixes the devices {', '.join(sorted(map(str, devices)))}",
+            hint="compile the parts on each device separately",
+        )
+    if torch.device("cpu") in devices and len(devices) > 1:
+        logger.info("a graph mixes CPU and CUDA tensors")
