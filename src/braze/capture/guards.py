@@ -2,9 +2,9 @@
 
 A guard is a condition on the value at one :class:`~braze.capture.source.Source` (or, for :class:`GlobalState`,
 :class:`Same` and :class:`Distinct`, on the process or on several values).  ``check`` is the executable meaning; the
-:class:`Same` and :class:`Distinct`, on the process or on several values).  ``check`` is the executable meaning; the
 native program that runs on each call (``program.py``) must agree with it.  Guards on one source are checked in the
 order in which they were added, parents before children.
+"""
 
 from __future__ import annotations
 
