@@ -1,0 +1,139 @@
+"""``braze.compile`` and its neighbours: the public surface."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+import torch
+
+from .capture import frames
+from .config import Config
+from .events import CompileLog
+from .pipeline import Pipeline, Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+MODES: dict[str, dict[str, bool]] = {
+    "default": {},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"cudagraphs": True, "max_autotune": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+_state = threading.local()
+
+
+@overload
+def compile(model: F, **options: Any) -> F: ...
+@overload
+def compile(model: None = None, **options: Any) -> Callable[[F], F]: ...
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function or an ``nn.Module``; also a decorator. The arguments are torch.compile's.
+
+    ``fullgraph=True`` makes a graph break an error. ``mode`` is "default", "reduce-overhead", "max-autotune" or
+    "max-autotune-no-cudagraphs"; ``options`` sets fields of :class:`braze.Config` by name instead. ``backend`` is a name
+    from :func:`braze.list_backends` or a callable ``backend(gm, example_inputs) -> callable``.
+
+    A compiled module shares the original's parameters and attributes, keeps its class (``isinstance``), its
+    ``state_dict`` keys, and can be pickled and deep-copied.
+
+    Raises TypeError when ``model`` is not callable, ValueError for an unknown mode, backend or option.
+    """
+    if model is None:
+        return lambda m: compile(
+            m, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+    if not callable(model):
+        raise TypeError(f"braze.compile takes a function or an nn.Module, got {type(model).__name__}: {model!r}")
+    if isinstance(model, type):
+        raise TypeError(f"braze.compile takes a function or an instance, got the class {model.__name__}; compile its instance")
+    settings = make_settings(fullgraph, dynamic, backend, mode, options)
+    if disable:
+        return model
+    return _compile(model, settings)
+
+
+def make_settings(
+    fullgraph: bool, dynamic: bool | None, backend: Any, mode: str | None, options: dict[str, Any] | None
+) -> Settings:
+    """The arguments of ``compile``, checked. ValueError says what is wrong and what is allowed."""
+    if mode is not None and options is not None:
+        raise ValueError("give mode or options, not both: a mode is a named set of options")
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"unknown mode {mode!r}. Available: {', '.join(MODES)}")
+    if dynamic not in (None, True, False):
+        raise ValueError(f"dynamic must be None, True or False, got {dynamic!r}")
+    changes: dict[str, Any] = dict(MODES[mode] if mode else options or {})
+    unknown = sorted(set(changes) - set(Config.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(Config.__dataclass_fields__)
+        raise ValueError(f"unknown option {', '.join(map(repr, unknown))}. Available: {known}")
+    return Settings(backend, mode, fullgraph, dynamic, replace(Config.from_env(), **changes))
+
+
+def _compile(model: Any, settings: Settings) -> Any:
+    pipeline = Pipeline(settings)
+    session = frames.Session(pipeline)
+    if isinstance(model, torch.nn.Module):
+        return _compile_module(model, settings, session)
+    return _compile_callable(model, session)
+
+
+def _compile_callable(fn: Callable[..., Any], session: Any) -> Callable[..., Any]:
+    target = fn if isinstance(fn, (types.FunctionType, types.MethodType)) else fn.__call__  # type: ignore[operator]
+
+    @functools.wraps(fn)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        with session:
+            return target(*args, **kwargs)
+
+    compiled._braze_session = session  # type: ignore[attr-defined]
+    return compiled
+
+
+def _rebuild(module: torch.nn.Module, settings: Settings) -> torch.nn.Module:
+    """Unpickle a compiled module."""
+    out: torch.nn.Module = _compile(module, settings)
+    return out
+
+
+def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -> torch.nn.Module:
+    """A twin of the module: a subclass instance over the same ``__dict__``, whose ``forward`` runs under the hook."""
+    base = type(module)
+    forward = module.forward
+
+    @functools.wraps(base.forward)
+    def compiled_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with session:
+            return forward(*args, **kwargs)
+
+    members = {
+        "forward": compiled_forward,
+        "__reduce_ex__": lambda self, protocol: (_rebuild, (module, settings)),
+        "__deepcopy__": lambda self, memo: _compile(copy.deepcopy(module, memo), settings),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "_braze_session": session,
+    }
+    twin = object.__new__(type(base.__name__, (base,), members))
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    return twin
+
+
+def log_of(compiled: Any) -> CompileLog | None:
+    """The compile log of what ``compile`` returned, or None."""
+    session = getattr(compiled, "_braze_session", None)
+    return session.pipeline.log if session is not None else None
