@@ -29,8 +29,8 @@ _DROP_FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200  # *args, **kwargs, gene
 _COMPARE = {"<": 0, "<=": 1, "==": 2, "!=": 3, ">": 4, ">=": 5}
 _COMPARE_BITS = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}  # 3.13: which outcomes are true
 _BINARY = {  # Include/opcode.h: NB_*
-    **{op: i for i, op in enumerate(["+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"])},
-    **{op: 13 + i for i, op in enumerate(["+=", "&=", "//=", "<<=", "@=", "*=", "%=", "|=", "**=", ">>=", "-=", "/=", "^="])},
+    **{op: i for i, op in enumerate("+ & // << @ * % | ** >> - / ^".split())},
+    **{op: 13 + i for i, op in enumerate("+= &= //= <<= @= *= %= |= **= >>= -= /= ^=".split())},
 }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ class Emitter:
     # ---- calls
 
     def callee(self, push: Callable[[], None]) -> None:
-        """Push the callable that ``push`` pushes, in the form that ``call`` and ``call_ex`` expect below the arguments."""
+        """Push what ``push`` pushes, in the form that ``call`` and ``call_ex`` expect below the arguments."""
         if VERSION < (3, 13):
             self.emit("PUSH_NULL")
         push()
