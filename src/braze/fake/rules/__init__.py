@@ -1,1 +1,19 @@
+"""The shape rules, one file a family of operators. Importing this package fills the table."""
 
+from . import attention, conv, create, foreach, index, inplace, loss, matmul, norm, pointwise, random, reduce, view
+
+__all__ = [
+    "attention",
+    "conv",
+    "create",
+    "foreach",
+    "index",
+    "inplace",
+    "loss",
+    "matmul",
+    "norm",
+    "pointwise",
+    "random",
+    "reduce",
+    "view",
+]

@@ -1,0 +1,67 @@
+"""The fall-back for operators without a rule: run the real kernel on zeros and read the result's metadata.
+
+Exact where it works, since it is eager's own kernel, and slow: so a trace lists the operators that needed it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from .. import ir
+from ..errors import Unsupported
+from ..ir import Expr, TensorType, evaluate, map_leaves
+from .registry import DataDependent, Rule
+
+LIMIT = 64 << 20  # bytes of all the arguments
+
+
+def by_execution(op: OpOverload) -> Rule:
+    """A rule that runs ``op`` on zero-filled tensors of the arguments' types.
+
+    Raises Unsupported for symbolic sizes, for arguments over 64 MiB, and when the kernel rejects zeros.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        types = [x for x in ir.leaves((args, kwargs)) if isinstance(x, TensorType)]
+        if any(isinstance(n, Expr) for t in types for n in (*t.sizes, *t.strides, t.offset)):
+            raise Unsupported(f"{op} has no shape rule, so its sizes must be static")
+        if sum(_extent(t) * t.dtype.itemsize for t in types) > LIMIT:
+            raise Unsupported(f"{op} has no shape rule, and its arguments are too large to try it on zeros")
+        device = next((t.device for t in types if t.device.type != "cpu"), None)
+        stand_in = device is not None and not torch.cuda.is_available()
+        real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in))
+        with torch.no_grad(), torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags):
+            try:
+                out = op(*real[0], **real[1])
+            except (RuntimeError, ValueError, IndexError, NotImplementedError) as e:
+                raise Unsupported(f"{op} has no shape rule, and its kernel does not run on zeros: {e}") from e
+        home = device if stand_in else None
+        return map_leaves(list(out) if isinstance(out, tuple) else out, lambda x: _type(op, x, home))
+
+    return run
+
+
+def _extent(t: TensorType) -> int:
+    if any(n == 0 for n in t.sizes):
+        return evaluate(t.offset)
+    last = sum((evaluate(n) - 1) * evaluate(s) for n, s in zip(t.sizes, t.strides))
+    return last + evaluate(t.offset) + 1
+
+
+def _real(x: Any, stand_in: bool) -> Any:
+    if isinstance(x, TensorType):
+        store = torch.zeros(_extent(x), dtype=x.dtype, device="cpu" if stand_in else x.device)
+        return store.as_strided([evaluate(n) for n in x.sizes], [evaluate(s) for s in x.strides], evaluate(x.offset))
+    return torch.device("cpu") if stand_in and isinstance(x, torch.device) else x
+
+
+def _type(op: OpOverload, x: Any, home: torch.device | None) -> Any:
+    if isinstance(x, torch.Tensor):
+        t = ir.type_of(x).with_(requires_grad=False)
+        return t.with_(device=home) if home is not None else t
+    if x is None:
+        return None
+    raise DataDependent(f"{op} gives a Python value that may depend on data")

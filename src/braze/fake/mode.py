@@ -1,0 +1,233 @@
+"""The dispatch mode: every ATen call on tracing tensors, answered from the table of shape rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import Unsupported
+from ..ir import TensorType
+from .execute import by_execution
+from .registry import DataDependent, find_rule
+from .tensor import FakeTensor, _make_wrapper, _strided
+
+OnOp = Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
+Lift = Callable[[torch.Tensor], FakeTensor]
+
+_PLAIN = frozenset(
+    {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+_MEMO_LIMIT = 200_000
+
+
+class Plan:
+    """How to answer one operator: its rule and where each result goes.
+
+    ``targets[i]`` says which argument result i is (a position, or a name for ``out=``), or None for a new tensor.
+    """
+
+    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo")
+
+    def __init__(self, op: OpOverload) -> None:
+        schema = op._schema
+        self.op = op
+        self.memo: dict[Any, Any] = {}
+        written = {}
+        self.drop: list[str] = []
+        for i, arg in enumerate(schema.arguments):
+            alias = arg.alias_info
+            if alias is not None and alias.is_write:
+                for name in alias.before_set:
+                    written[name] = arg.name if arg.kwarg_only else i
+                if arg.kwarg_only:
+                    self.drop.append(arg.name)
+        self.targets: list[int | str | None] = []
+        for ret in schema.returns:
+            alias = ret.alias_info
+            names = alias.before_set if alias is not None and alias.is_write else ()
+            self.targets.append(next((written[n] for n in names if n in written), None))
+        self.fresh = self.targets == [None]
+        self.reshapes = bool(self.drop) or torch.Tag.inplace_view in op.tags
+        rule = None if _data_dependent(op) else find_rule(op)
+        self.executed = rule is None
+        self.rule = rule or by_execution(op)
+
+
+def _data_dependent(op: OpOverload) -> bool:
+    return torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+
+
+_PLANS: dict[Any, Plan] = {}
+_DEFAULT_DTYPE = [torch.get_default_dtype()]
+
+
+def _plan(op: OpOverload) -> Plan:
+    if _data_dependent(op) and find_rule(op) is None:
+        raise DataDependent(
+            f"{op} depends on the values of a tensor", hint="its result cannot be known while the program is traced"
+        )
+    plan = _PLANS[op] = Plan(op)
+    return plan
+
+
+def _wrap(t: Any) -> Any:
+    if type(t) is TensorType:
+        x = _make_wrapper(FakeTensor, t.sizes, t.strides, t.offset, None, t.dtype, _strided, t.device, False, False)
+        x.val = t
+        x.node = None
+        return x
+    if type(t) in (list, tuple):
+        return [_wrap(u) for u in t]
+    return t
+
+
+class FakeMode(TorchDispatchMode):
+    """``with FakeMode(on_op, lift) as mode:`` answers every ATen call from shape rules and reports it.
+
+    ``on_op(op, args, kwargs, out)`` is called after each operator, with :class:`FakeTensor` for every tensor; in-place
+    operators give their argument as ``out``. ``lift(real)`` gives the fake for a real tensor that meets the trace;
+    without it such a tensor raises Unsupported. ``executed`` holds the operators that have no rule and were answered
+    by running them on zeros.
+    """
+
+    def __init__(self, on_op: OnOp | None = None, lift: Lift | None = None) -> None:
+        super().__init__()
+        self.on_op = on_op
+        self.lift = lift
+        self.executed: set[OpOverload] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would import and wrap with torch's own compiler
+
+    def __enter__(self) -> FakeMode:
+        if torch.get_default_dtype() is not _DEFAULT_DTYPE[0]:
+            forget()
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plan = _PLANS.get(func) or _plan(func)
+        key: list[Any] = []
+        for a in args:
+            t = type(a)
+            if t is FakeTensor:
+                key.append(a.val)
+            elif t in _PLAIN:
+                key.append(a)
+                key.append(t)
+            elif t is list and a and type(a[0]) is int and type(a[-1]) is int:
+                key.append(tuple(a))
+            else:
+                return self._general(plan, args, kwargs)
+        if kwargs:
+            return self._general(plan, args, kwargs)
+        memo = plan.memo
+        k = tuple(key)
+        res = memo.get(k)
+        if res is None:
+            res = plan.rule(*[a.val if type(a) is FakeTensor else a for a in args])
+            memo[k] = res
+        if plan.fresh and type(res) is TensorType:
+            out: Any = _make_wrapper(
+                FakeTensor, res.sizes, res.strides, res.offset, None, res.dtype, _strided, res.device, False, False
+            )
+            out.val = res
+            out.node = None
+        else:
+            out = _results(plan, res, args, {})
+        if plan.executed:
+            self.executed.add(func)
+        if self.on_op is not None:
+            self.on_op(func, args, {}, out)
+        return out
+
+    def _general(self, plan: Plan, args: Any, kwargs: Any) -> Any:
+        """As ``__torch_dispatch__``, for lists of tensors, keyword arguments and real tensors."""
+        args = tuple([self._fake(a) for a in args])
+        kwargs = {k: self._fake(v) for k, v in kwargs.items()} if kwargs else {}
+        vals = [_value(a) for a in args]
+        kvals = {k: _value(v) for k, v in kwargs.items() if k not in plan.drop}
+        key = (_key(vals), _key(list(kvals.items())))
+        try:
+            res = plan.memo.get(key)
+        except TypeError:
+            res = plan.rule(*vals, **kvals)
+        else:
+            if res is None:
+                res = plan.memo[key] = plan.rule(*vals, **kvals)
+        out = _results(plan, res, args, kwargs)
+        if plan.executed:
+            self.executed.add(plan.op)
+        if self.on_op is not None:
+            self.on_op(plan.op, args, kwargs, out)
+        return out
+
+    def _fake(self, a: Any) -> Any:
+        """The argument with real tensors lifted."""
+        if isinstance(a, torch.Tensor):
+            if type(a) is FakeTensor:
+                return a
+            if self.lift is None:
+                what = f"a real tensor ({a.dtype}, {tuple(a.shape)}) met traced ones"
+                raise Unsupported(what, hint="pass it as an input of the compiled function")
+            return self.lift(a)
+        if type(a) in (list, tuple):
+            return [self._fake(x) for x in a]
+        return a
+
+
+def _value(a: Any) -> Any:
+    """What a rule sees for an argument."""
+    if type(a) is FakeTensor:
+        return a.val
+    if type(a) is list:
+        return [_value(x) for x in a]
+    return a
+
+
+def _key(v: Any) -> Any:
+    if type(v) in (list, tuple):
+        return tuple([_key(x) for x in v])
+    return v if type(v) is TensorType else (type(v), v)
+
+
+def forget() -> None:
+    """Drop every memoised result: the default dtype changed, or rules were added."""
+    _DEFAULT_DTYPE[0] = torch.get_default_dtype()
+    _PLANS.clear()
+
+
+def _results(plan: Plan, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    targets = plan.targets
+    if len(targets) == 1:
+        return _result(plan, targets[0], res, args, kwargs)
+    if not targets:
+        return None
+    if len(res) != len(targets):
+        raise AssertionError(f"the rule of {plan.op} gave {len(res)} results, not {len(targets)}")
+    return tuple([_result(plan, t, r, args, kwargs) for t, r in zip(targets, res)])
+
+
+def _result(plan: Plan, target: int | str | None, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if target is None:
+        return _wrap(res)
+    out = args[target] if type(target) is int else kwargs[target]  # type: ignore[index]
+    if type(res) is not TensorType or res is out.val:
+        return out
+    old = out.val
+    if torch.Tag.inplace_view in plan.op.tags:
+        out.data = _wrap(res)
+    elif res.sizes != old.sizes:
+        if not plan.reshapes:
+            raise RuntimeError(
+                f"output with shape {list(old.sizes)} doesn't match the broadcast shape {list(res.sizes)}"
+            )
+        out.data = _wrap(TensorType(res.sizes, res.strides, old.dtype, old.device))
+    if not torch.can_cast(res.dtype, old.dtype):
+        raise RuntimeError(f"result type {res.dtype} can't be cast to the desired output type {old.dtype}")
+    return out

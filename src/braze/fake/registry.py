@@ -1,0 +1,62 @@
+"""The table of shape rules: one row an operator name, looked up once for each ``OpOverload``.
+
+A rule is called like the operator, with a :class:`~braze.ir.TensorType` in the place of each tensor (``out=`` arguments
+removed), and returns the result's type, a tuple or list of types, or None for an absent result.  The rule of ``add``
+serves every overload of ``aten::add`` and of ``aten::add_``; a row "sum.dim_IntList" serves that overload alone.  Rules
+are pure: they may be memoised, and never look at data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch._ops import OpOverload
+
+from ..errors import Unsupported
+
+Rule = Callable[..., Any]
+
+
+class DataDependent(Unsupported):
+    """The operator's result, or the result's shape, depends on the values of a tensor."""
+
+
+BY_NAME: dict[str, Rule] = {}
+RULES: dict[OpOverload, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Decorator: the rule for these operators. Each argument is a space-separated list of names.
+
+    Names without a namespace are ``aten``'s. ValueError when a name has a rule already.
+    """
+
+    def add(f: Rule) -> Rule:
+        register(f, " ".join(names).split())
+        return f
+
+    return add
+
+
+def register(f: Rule, names: Iterable[str]) -> None:
+    """Give ``f`` as the rule of each name; see :func:`rule`."""
+    for name in names:
+        full = name if "::" in name else f"aten::{name}"
+        if full in BY_NAME:
+            raise ValueError(f"{full} has two shape rules")
+        BY_NAME[full] = f
+
+
+def find_rule(op: OpOverload) -> Rule | None:
+    """The rule of an overload, or None. Order: exact overload, operator name, the name without its final "_"."""
+    found = RULES.get(op)
+    if found is None:
+        base: str = op._schema.name
+        exact = f"{base}.{op._overloadname}"
+        found = BY_NAME.get(exact) or BY_NAME.get(base)
+        if found is None and base.endswith("_"):
+            found = BY_NAME.get(exact.replace("_.", ".")) or BY_NAME.get(base[:-1])
+        if found is not None:
+            RULES[op] = found
+    return found

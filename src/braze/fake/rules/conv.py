@@ -1,0 +1,163 @@
+"""Convolution, pooling and resampling: results in the memory format that the inputs suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...ir import IntLike, TensorType
+from ..layout import channels_last, contiguous, suggests_channels_last
+from ..registry import rule
+from ..result import formatted, fresh
+
+
+def conv_sizes(
+    x: TensorType,
+    w: TensorType,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    out_padding: Sequence[int],
+    groups: int,
+) -> tuple[IntLike, ...]:
+    """The sizes of a convolution's result. RuntimeError when channels do not fit or a size is not positive."""
+    k = len(w.sizes) - 2
+    batch, channels = x.sizes[:-k][:-1], x.sizes[-k - 1]
+    want = w.sizes[0] if transposed else w.sizes[1] * groups
+    if isinstance(channels, int) and isinstance(want, int) and channels != want:
+        raise RuntimeError(
+            f"expected input {list(x.sizes)} to have {want} channels, but got {channels} channels instead"
+        )
+
+    def at(v: Sequence[int], i: int) -> int:
+        return v[i] if len(v) > 1 else v[0]
+
+    spatial: list[IntLike] = []
+    for i in range(k):
+        n, f = x.sizes[i - k], w.sizes[2 + i]
+        s, p, d = at(stride, i), at(padding, i), at(dilation, i)
+        if transposed:
+            spatial.append((n - 1) * s - 2 * p + d * (f - 1) + at(out_padding, i) + 1)
+        else:
+            spatial.append((n + 2 * p - d * (f - 1) - 1) // s + 1)
+    if any(isinstance(n, int) and n < 0 for n in spatial):
+        raise RuntimeError(f"convolution of {x} with {w} has no output: {spatial}")
+    return (*batch, w.sizes[1] * groups if transposed else w.sizes[0], *spatial)
+
+
+def _last(*xs: TensorType) -> bool:
+    return any(suggests_channels_last(x.sizes, x.strides) for x in xs)
+
+
+def _formed(x: TensorType, sizes: Sequence[IntLike], last: bool) -> TensorType:
+    n = tuple(sizes)
+    return fresh(x, n, strides=channels_last(n) if last and len(n) in (4, 5) else contiguous(n))
+
+
+@rule("convolution _convolution convolution_overrideable")
+def convolution(
+    x: TensorType, w: TensorType, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, op: Any, g: int,
+    *rest: Any
+) -> TensorType:  # fmt: skip
+    return _formed(x, conv_sizes(x, w, stride, padding, dilation, transposed, op, g), _last(x, w))
+
+
+@rule("convolution_backward convolution_backward_overrideable")
+def convolution_backward(g: TensorType, x: TensorType, w: TensorType, bias_sizes: Any, *rest: Any) -> Any:
+    transposed, groups, mask = rest[3], rest[5], rest[6]
+    last = _last(x, w)
+    channels = w.sizes[1] * groups if transposed else w.sizes[0]
+    out = (_formed(x, x.sizes, last), _formed(w, w.sizes, last), fresh(g, (channels,)))
+    return tuple(t if keep else None for t, keep in zip(out, mask))
+
+
+def _pooled(n: IntLike, k: int, s: int, p: int, d: int, ceil: bool) -> IntLike:
+    out = (n + 2 * p - d * (k - 1) - 1 + (s - 1 if ceil else 0)) // s + 1
+    if ceil and isinstance(out, int) and isinstance(n, int) and (out - 1) * s >= n + p:
+        out -= 1
+    return out
+
+
+def pool_sizes(x: TensorType, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
+    """The sizes after pooling over the last ``rank`` dims; scalars and 1-lists count for each dim."""
+
+    def spread(v: Any) -> list[int]:
+        v = [v] if isinstance(v, int) else list(v)
+        return v * rank if len(v) == 1 else v
+
+    k = spread(kernel)
+    s = spread(stride) if stride is not None and stride != [] and stride != () else k
+    p, d = spread(padding), spread(dilation)
+    spatial = [_pooled(x.sizes[i - rank], k[i], s[i], p[i], d[i], ceil) for i in range(rank)]
+    return (*x.sizes[: x.rank - rank], *spatial)
+
+
+@rule("max_pool2d_with_indices")
+def max_pool2d(x: TensorType, k: Any, s: Any = (), p: Any = 0, d: Any = 1, ceil: bool = False) -> Any:
+    n = pool_sizes(x, 2, k, s, p, d, ceil)
+    return formatted(x, n), formatted(x, n, torch.int64)
+
+
+@rule("max_pool3d_with_indices")
+def max_pool3d(x: TensorType, k: Any, s: Any = (), p: Any = 0, d: Any = 1, ceil: bool = False) -> Any:
+    n = pool_sizes(x, 3, k, s, p, d, ceil)
+    return formatted(x, n), formatted(x, n, torch.int64)
+
+
+@rule("max_pool2d_with_indices_backward max_pool3d_with_indices_backward")
+def max_pool_backward(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
+    return formatted(x, x.sizes)
+
+
+@rule("avg_pool2d")
+def avg_pool2d(x: TensorType, k: Any, s: Any = (), p: Any = 0, ceil: bool = False, *rest: Any) -> TensorType:
+    return formatted(x, pool_sizes(x, 2, k, s, p, 1, ceil))
+
+
+@rule("avg_pool3d")
+def avg_pool3d(x: TensorType, k: Any, s: Any = (), p: Any = 0, ceil: bool = False, *rest: Any) -> TensorType:
+    return formatted(x, pool_sizes(x, 3, k, s, p, 1, ceil))
+
+
+@rule("avg_pool2d_backward avg_pool3d_backward")
+def avg_pool_backward(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
+    return formatted(x, x.sizes)
+
+
+@rule("_adaptive_avg_pool2d")
+def adaptive_avg_pool2d(x: TensorType, size: Sequence[IntLike]) -> TensorType:
+    return formatted(x, (*x.sizes[:-2], *size))
+
+
+@rule("_adaptive_avg_pool3d")
+def adaptive_avg_pool3d(x: TensorType, size: Sequence[IntLike]) -> TensorType:
+    return fresh(x, (*x.sizes[:-3], *size))
+
+
+@rule("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward")
+def adaptive_avg_backward(g: TensorType, x: TensorType) -> TensorType:
+    return formatted(x, x.sizes)
+
+
+@rule("adaptive_max_pool2d")
+def adaptive_max_pool2d(x: TensorType, size: Sequence[IntLike]) -> Any:
+    n = (*x.sizes[:-2], *size)
+    return formatted(x, n), formatted(x, n, torch.int64)
+
+
+@rule("adaptive_max_pool2d_backward")
+def adaptive_max_backward(g: TensorType, x: TensorType, index: TensorType) -> TensorType:
+    return formatted(x, x.sizes)
+
+
+@rule("pixel_shuffle")
+def pixel_shuffle(x: TensorType, r: int) -> TensorType:
+    return fresh(x, (*x.sizes[:-3], x.sizes[-3] // (r * r), x.sizes[-2] * r, x.sizes[-1] * r))
+
+
+@rule("pixel_unshuffle")
+def pixel_unshuffle(x: TensorType, r: int) -> TensorType:
+    return fresh(x, (*x.sizes[:-3], x.sizes[-3] * (r * r), x.sizes[-2] // r, x.sizes[-1] // r))

@@ -1,0 +1,167 @@
+"""Indexing, gathering, scattering, joining and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...ir import IntLike, TensorType, known_eq
+from ..layout import broadcast, channels_last, contiguous, iterate, suggests_channels_last
+from ..promote import result_type
+from ..registry import DataDependent, rule
+from ..result import copy_of, dim_of, fresh
+from .pointwise import device_of
+from .view import slice_bounds
+
+
+@rule("embedding")
+def embedding(w: TensorType, index: TensorType, *rest: Any) -> TensorType:
+    return fresh(w, (*index.sizes, *w.sizes[1:]))
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(g: TensorType, index: TensorType, rows: IntLike, padding: Any, scale: bool) -> TensorType:
+    return fresh(g, (rows, g.sizes[-1]))
+
+
+@rule("index.Tensor _unsafe_index.Tensor")
+def index(x: TensorType, indices: Sequence[TensorType | None]) -> TensorType:
+    """Advanced indexing. DataDependent for boolean masks."""
+    if len(indices) > x.rank:
+        raise IndexError(f"too many indices for tensor of dimension {x.rank} (got {len(indices)})")
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    for _, i in given:
+        if i.dtype in (torch.bool, torch.uint8):
+            raise DataDependent("indexing with a boolean mask", hint="use torch.where or masked_fill")
+    shape = broadcast(tuple(i.sizes for _, i in given))
+    picked = {d for d, _ in given}
+    dims = list(range(x.rank))
+    first = given[0][0]
+    if [d for d, _ in given] != list(range(first, first + len(given))):
+        dims = [d for d in dims if d in picked] + [d for d in dims if d not in picked]
+        first = 0
+    before, after = dims[:first], dims[first + len(given) :]
+    sizes = (*(x.sizes[d] for d in before), *shape, *(x.sizes[d] for d in after))
+    strides = (*(x.strides[d] for d in before), *([0] * len(shape)), *(x.strides[d] for d in after))
+    operands = [(sizes, strides)]
+    for _, i in given:
+        own = iterate((i.sizes, i.strides))[1] if i.sizes != shape else i.strides
+        pad: tuple[IntLike, ...] = (1,) * len(before)
+        tail: tuple[IntLike, ...] = (1,) * len(after)
+        operands.append(((*pad, *i.sizes, *tail), (*(0 for _ in pad), *own, *(0 for _ in tail))))
+    return TensorType(*iterate(*operands), x.dtype, x.device)
+
+
+@rule("index_put _unsafe_index_put _index_put_impl")
+def index_put(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
+    return copy_of(x)
+
+
+@rule("gather")
+def gather(x: TensorType, dim: int, i: TensorType, *, sparse_grad: bool = False) -> TensorType:
+    return fresh(x, i.sizes)
+
+
+@rule("scatter scatter_add scatter_reduce index_add index_fill index_copy index_reduce masked_scatter put")
+def scatter(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
+    return copy_of(x)
+
+
+@rule("index_select")
+def index_select(x: TensorType, dim: int, i: TensorType) -> TensorType:
+    d = dim_of(dim, x.rank)
+    return fresh(x, (*x.sizes[:d], i.sizes[0] if i.sizes else 1, *x.sizes[d + 1 :]) if x.rank else ())
+
+
+@rule("take")
+def take(x: TensorType, i: TensorType) -> TensorType:
+    return fresh(x, i.sizes)
+
+
+@rule("sort.default sort.values")
+def sort(x: TensorType, dim: int = -1, descending: bool = False) -> Any:
+    return copy_of(x), copy_of(x, None, torch.int64)
+
+
+@rule("sort.stable sort.values_stable")
+def sort_stable(x: TensorType, *, stable: Any, dim: int = -1, descending: bool = False) -> Any:
+    return sort(x, dim, descending)
+
+
+@rule("argsort.stable")
+def argsort(x: TensorType, *, stable: bool, dim: int = -1, descending: bool = False) -> TensorType:
+    return copy_of(x, None, torch.int64)
+
+
+@rule("searchsorted.Tensor")
+def searchsorted(edges: TensorType, x: TensorType, *, out_int32: bool = False, **kw: Any) -> TensorType:
+    return fresh(x, None, torch.int32 if out_int32 else torch.int64)
+
+
+@rule("bucketize.Tensor")
+def bucketize(x: TensorType, edges: TensorType, *, out_int32: bool = False, **kw: Any) -> TensorType:
+    return fresh(x, None, torch.int32 if out_int32 else torch.int64)
+
+
+@rule("cat concat")
+def cat(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
+    kept = [x for x in xs if not (x.rank == 1 and known_eq(x.sizes[0], 0))] or list(xs[:1])
+    d = dim_of(dim, kept[0].rank)
+    total: IntLike = 0
+    for x in kept:
+        total = total + x.sizes[d]
+    first = kept[0].sizes
+    for x in kept[1:]:
+        if x.rank != len(first) or any(
+            isinstance(a, int) and isinstance(b, int) and a != b
+            for i, (a, b) in enumerate(zip(x.sizes, first))
+            if i != d
+        ):
+            raise RuntimeError(f"Sizes of tensors must match except in dimension {d}: {x.sizes} and {first}")
+    sizes = (*first[:d], total, *first[d + 1 :])
+    last = len(sizes) in (4, 5) and all(suggests_channels_last(x.sizes, x.strides) for x in xs)
+    strides = channels_last(sizes) if last else contiguous(sizes)
+    return TensorType(sizes, strides, result_type(tuple(xs)), device_of(list(xs)))
+
+
+@rule("stack")
+def stack(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
+    x = xs[0]
+    d = dim_of(dim, x.rank + 1)
+    return fresh(x, (*x.sizes[:d], len(xs), *x.sizes[d:]), result_type(tuple(xs)))
+
+
+@rule("constant_pad_nd")
+def pad(x: TensorType, pads: Sequence[IntLike], value: Any = 0) -> TensorType:
+    sizes = list(x.sizes)
+    for k in range(len(pads) // 2):
+        sizes[-1 - k] = sizes[-1 - k] + pads[2 * k] + pads[2 * k + 1]
+    return TensorType(
+        tuple(sizes),
+        channels_last(tuple(sizes)) if suggests_channels_last(x.sizes, x.strides) else contiguous(tuple(sizes)),
+        x.dtype,
+        x.device,
+    )
+
+
+@rule("slice_backward")
+def slice_backward(g: TensorType, sizes: Sequence[IntLike], *rest: Any) -> TensorType:
+    return fresh(g, sizes)
+
+
+@rule("select_backward diagonal_backward unfold_backward")
+def select_backward(g: TensorType, sizes: Sequence[IntLike], *rest: Any) -> TensorType:
+    return fresh(g, sizes)
+
+
+@rule("slice_scatter select_scatter diagonal_scatter as_strided_scatter")
+def slice_scatter(x: TensorType, source: TensorType, *rest: Any, **kw: Any) -> TensorType:
+    slice_bounds(0, None, None)
+    return copy_of(x)
+
+
+@rule("_unsafe_masked_index")
+def masked_index(x: TensorType, mask: TensorType, indices: Any, fill: Any) -> TensorType:
+    return index(x, indices)

@@ -1,0 +1,38 @@
+"""Random draws. Their values come from torch's generators at run time; only the types matter here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...ir import TensorType
+from ..registry import rule
+from ..result import copy_of, fresh
+
+
+@rule("native_dropout")
+def native_dropout(x: TensorType, p: float, train: bool | None) -> Any:
+    return copy_of(x), copy_of(x, None, torch.bool)
+
+
+@rule("native_dropout_backward")
+def native_dropout_backward(g: TensorType, mask: TensorType, scale: float) -> TensorType:
+    from .pointwise import pointwise
+
+    return pointwise("first", (g, mask))
+
+
+@rule("_fused_dropout")
+def fused_dropout(x: TensorType, p: float, generator: Any = None) -> Any:
+    return copy_of(x), copy_of(x, None, torch.uint8)
+
+
+@rule("bernoulli.default bernoulli.p bernoulli.Tensor poisson")
+def bernoulli(x: TensorType, *rest: Any, generator: Any = None) -> TensorType:
+    return copy_of(x)
+
+
+@rule("multinomial")
+def multinomial(x: TensorType, n: Any, replacement: bool = False, *, generator: Any = None) -> TensorType:
+    return fresh(x, (*x.sizes[:-1], n), torch.int64)

@@ -1,0 +1,84 @@
+"""The tracing tensor: sizes, strides, dtype and device of a tensor that does not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import ir
+from ..errors import Unsupported
+from ..ir import TensorType
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+_strided = torch.strided
+
+# Lets tensors typed "cuda" take part in autograd on a machine without CUDA; does nothing where CUDA exists.
+# Without it such a tensor aborts the process in the autograd engine's device guard.
+getattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: None)()
+
+
+class FakeTensor(torch.Tensor):
+    """A wrapper subclass without data. ``val`` is its type, ``node`` is free for whoever records the trace.
+
+    Only usable inside a :class:`~braze.fake.FakeMode`; an operator outside one raises Unsupported.
+    """
+
+    __slots__ = ("val", "node")
+    val: TensorType
+    node: Any
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise Unsupported(f"{func} on a traced tensor outside of its trace")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"FakeTensor({self.val})"
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """The same tensor without autograd history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, FakeTensor):
+            raise Unsupported("assigning a real tensor to the .data of a traced tensor")
+        with torch._C._DisableTorchDispatch():
+            _set_data(self, new)
+        self.val = new.val
+
+
+_set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+def fake_from(t: TensorType, param: bool = False) -> FakeTensor:
+    """A fresh leaf of that type; ``param`` makes it pass ``isinstance(x, torch.nn.Parameter)``."""
+    sizes, strides, offset = t.sizes, t.strides, t.offset
+    x: FakeTensor = _make_wrapper(
+        FakeTensor, sizes, strides, offset, None, t.dtype, _strided, t.device, False, t.requires_grad
+    )
+    x.val = t
+    x.node = None
+    if param:
+        x._is_param = True  # type: ignore[attr-defined]
+    return x
+
+
+def fake_like(real: torch.Tensor) -> FakeTensor:
+    """A fake with a real tensor's type, ``requires_grad`` and Parameter-ness. Unsupported for other than strided."""
+    if real.layout is not _strided or real.is_quantized or real.is_nested:
+        raise Unsupported(f"a tensor of layout {real.layout}{' (quantized)' if real.is_quantized else ''}")
+    if real.is_conj() or real.is_neg():
+        raise Unsupported("a lazily conjugated or negated input", hint="call .resolve_conj() or .resolve_neg() first")
+    return fake_from(ir.type_of(real), isinstance(real, torch.nn.Parameter))
+
+
+def type_of(x: torch.Tensor) -> TensorType:
+    """The type of a fake or real tensor, with its present ``requires_grad``."""
+    if not isinstance(x, FakeTensor):
+        return ir.type_of(x)
+    t = x.val
+    return t if t.requires_grad == x.requires_grad else t.with_(requires_grad=x.requires_grad)
