@@ -16,10 +16,11 @@ one, so softmax is one kernel::
 
 A kernel without r axes is pointwise.  All axes are ``Symbol``s with range [0, size).
 
-Loads and stores index the buffer's *logical* dimensions (one expression a dimension); the element offset is
-``sum(index[d] * strides[d]) + offset`` of the buffer's ``TensorType``.  Indirect indices are symbols bound to integer
-values by ``indirect``.  Types are explicit: a load gives the buffer's dtype, bf16/f16 values only ever meet ``convert``
-(arithmetic is f32, f64, integers, bool), a store takes the buffer's dtype.
+Loads and stores index the buffer's *logical* dimensions (one expression a dimension); the element offset from the
+buffer's ``data_ptr()`` (storage offset applied) is ``sum(index[d] * strides[d])`` of the buffer's ``TensorType``.
+Indirect indices are symbols bound to integer values by ``indirect``.  Types are explicit: a load gives the buffer's
+dtype, bf16/f16 values only ever meet ``convert`` (arithmetic is f32, f64, integers, bool), a store takes the buffer's
+dtype.
 
 Everything in a body runs in order with respect to one point; a buffer that is both read and written by a kernel is
 read and written at the same index by the same point (the fusion pass proves it).
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import torch
 
@@ -40,7 +41,9 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory with a layout. Identity is equality; ``name`` is unique in a program."""
+    """Memory with a layout. Identity is equality; ``name`` is unique in a program.
+
+    A kernel gets the address of element 0, with the storage offset applied (a tensor's ``data_ptr()``)."""
 
     name: str
     type: TensorType
@@ -59,7 +62,7 @@ class Value:
 class Const(Value):
     """A scalar literal of the given dtype."""
 
-    value: Union[int, float, bool]
+    value: int | float | bool
     dtype: torch.dtype
 
 
@@ -79,7 +82,7 @@ class Load(Value):
     index: tuple[IntLike, ...]
     indirect: tuple[tuple[Symbol, Value], ...] = ()
     mask: Value | None = None
-    other: Union[int, float, bool] = 0
+    other: int | float | bool = 0
 
     @property
     def dtype(self) -> torch.dtype:  # type: ignore[override]
@@ -122,7 +125,7 @@ class Store:
     mask: Value | None = None
 
 
-Instr = Union[Const, Index, Load, Compute, Reduce, Store]
+Instr: TypeAlias = Const | Index | Load | Compute | Reduce | Store
 
 
 @dataclass(frozen=True)
@@ -184,13 +187,13 @@ class Extern:
     origin: tuple[tuple[str, Loc | None], ...] = ()
 
 
-Step = Union[Kernel, Extern]
+Step: TypeAlias = Kernel | Extern
 
 
 @dataclass(eq=False)
 class Program:
     """What the host runs: steps in order. ``inputs`` are buffers or symbols (sizes) or scalar inputs by name, in the
-    graph's input order; ``outputs`` is the graph's nested outputs with ``Strided`` leaves. ``inplace`` maps a buffer to
+    graph's input order; ``outputs`` is the graph's nested outputs with ``Strided`` leaves. ``reuse`` maps a buffer to
     the dead buffer whose memory it takes over (the buffer plan)."""
 
     name: str
@@ -199,6 +202,7 @@ class Program:
     outputs: Any
     buffers: list[Buffer] = field(default_factory=list)  # allocated by the host, in order of first write
     reuse: dict[Buffer, Buffer] = field(default_factory=dict)
+    constants: dict[Buffer, torch.Tensor] = field(default_factory=dict)  # read-only, held by the program
 
 
 def operands(i: Instr) -> Iterator[Value]:
