@@ -34,6 +34,7 @@ from .expr import (
 from .graph import Graph, Node, leaves, map_leaves, map_nodes, node_args, nodes_in, target_name
 from .interpret import interpret
 from .printer import load_python, to_python
+from .signature import MutatedInput, OutputSpec, SavedRef, Signature, ViewStep
 from .types import SHORT, Loc, TensorType, contiguous_strides, product, tensor_type, type_of
 from .verify import verify
 
@@ -43,9 +44,14 @@ __all__ = [
     "Graph",
     "IntLike",
     "Loc",
+    "MutatedInput",
     "Node",
+    "OutputSpec",
+    "SavedRef",
+    "Signature",
     "Symbol",
     "TensorType",
+    "ViewStep",
     "bounds",
     "coefficient",
     "contiguous_strides",

@@ -1,0 +1,249 @@
+"""The joint trace: forward and backward of a function over fake tensors, as one functional graph."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from ..errors import Unsupported
+from ..fake import FakeMode, FakeTensor, fake_from
+from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
+from ..ir.types import contiguous_strides
+from . import mutate, random  # noqa: F401  (they fill the recorder's table)
+from .record import Recorder, Value
+
+
+@dataclass(frozen=True)
+class Joint:
+    """``graph``: inputs are the primals, then one tangent for each differentiable result and mutated input; outputs are
+    a flat tuple ``(*results, *mutated inputs' new values, *gradients)``, one gradient or None a primal.
+
+    ``outputs`` says how the user's outputs come from results and inputs; ``result_grads`` which results require grad.
+    """
+
+    graph: Graph
+    n_primals: int
+    n_results: int
+    outputs: tuple[OutputSpec, ...]
+    result_grads: tuple[bool, ...]
+    mutated: tuple[MutatedInput, ...]
+
+    @property
+    def primals(self) -> list[Node]:
+        return self.graph.inputs[: self.n_primals]
+
+    @property
+    def tangents(self) -> list[Node]:
+        return self.graph.inputs[self.n_primals :]
+
+    @property
+    def forward_outputs(self) -> tuple[Any, ...]:
+        """Results and new values of mutated inputs."""
+        out: tuple[Any, ...] = self.graph.outputs[: self.n_results + len(self.mutated)]
+        return out
+
+    @property
+    def gradients(self) -> tuple[Any, ...]:
+        out: tuple[Any, ...] = self.graph.outputs[self.n_results + len(self.mutated) :]
+        return out
+
+
+class _LeafWritten(Exception):
+    """An input that requires grad is overwritten: trace again with inputs that are not leaves."""
+
+
+def trace_joint(
+    fn: Callable[..., Any],
+    types: Sequence[TensorType],
+    *,
+    names: Sequence[str] | None = None,
+    locate: Callable[[], Loc | None] | None = None,
+    shared: Sequence[Sequence[int]] = (),
+) -> Joint:
+    """Run ``fn(*fakes)`` and its backward under the real autograd engine, recording every ATen call.
+
+    ``types`` are the inputs' types, with ``requires_grad``; grad mode and autocast are those of the call. ``fn`` returns
+    tensors and constants, flat or nested in tuples, lists and dicts (flattened in that order). ``locate()`` names the
+    user's line at hand; ``shared`` lists groups of inputs that share memory. Raises Unsupported.
+    """
+    try:
+        return _trace(fn, types, names, locate, shared, leaf=True)
+    except _LeafWritten:
+        return _trace(fn, types, names, locate, shared, leaf=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No garbage collection (it took three quarters of a trace's time), backward in this thread."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _trace(
+    fn: Callable[..., Any],
+    types: Sequence[TensorType],
+    names: Sequence[str] | None,
+    locate: Callable[[], Loc | None] | None,
+    shared: Sequence[Sequence[int]],
+    leaf: bool,
+) -> Joint:
+    graph = Graph("joint")
+    rec = Recorder(graph, locate)
+    primals = [fake_from(t) for t in types]
+    for i, p in enumerate(primals):
+        rec.input(p, names[i] if names else f"x{i}", i)
+    with _quiet(), FakeMode(rec.on_op, rec.lift):
+        inputs = primals if leaf else [_fresh(p) if p.requires_grad else p for p in primals]
+        starts = [x.grad_fn for x in inputs]
+        try:
+            outs = list(leaves(fn(*inputs)))
+        except RuntimeError as e:
+            if leaf and "leaf Variable that requires grad" in str(e):
+                raise _LeafWritten from None
+            raise
+        mutated = _mutations(inputs, starts)
+        _check_shared(mutated, shared)
+        specs, results = _describe(outs, inputs)
+        heads = [r for r in results if r.requires_grad]
+        heads += [inputs[m.index] for m in mutated if m.differentiable]
+        results_nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
+        result_grads = tuple(r.requires_grad for r in results)
+        gradients = _differentiate(rec, primals, heads)
+    graph.outputs = (*results_nodes, *gradients)
+    return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated))
+
+
+class _Identity(torch.autograd.Function):
+    """Gives a tensor of its own autograd identity for the same memory; not a view, so it may be overwritten."""
+
+    @staticmethod
+    def forward(ctx: Any, x: FakeTensor) -> FakeTensor:
+        out = fake_from(x.val.with_(requires_grad=False))
+        out.node = x.node
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+def _fresh(primal: FakeTensor) -> FakeTensor:
+    out: FakeTensor = _Identity.apply(primal)  # type: ignore[no-untyped-call]
+    out.node.fake = out
+    return out
+
+
+def _mutations(inputs: list[FakeTensor], starts: list[Any]) -> list[MutatedInput]:
+    out = []
+    for i, (x, start) in enumerate(zip(inputs, starts)):
+        if x.node.version:
+            out.append(MutatedInput(i, x.requires_grad and x.grad_fn is not start))
+    return out
+
+
+def _check_shared(mutated: list[MutatedInput], shared: Sequence[Sequence[int]]) -> None:
+    written = {m.index for m in mutated}
+    for group in shared:
+        if len(group) > 1 and written & set(group):
+            raise Unsupported(
+                f"inputs {list(group)} share memory and one of them is overwritten",
+                hint="pass one tensor and take its views inside of the compiled function",
+            )
+
+
+def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpec], list[FakeTensor]]:
+    """Each output as a view of an input or of a result, and the results."""
+    grouped: dict[Value, set[int]] = {}
+    for o in outs:
+        if type(o) is FakeTensor:
+            grouped.setdefault(o.node.base, set()).add(id(o))
+    results: list[FakeTensor] = []
+    index: dict[int, int] = {}
+
+    def result(x: FakeTensor) -> int:
+        if id(x) not in index:
+            index[id(x)] = len(results)
+            results.append(x)
+        return index[id(x)]
+
+    specs = []
+    for o in outs:
+        if type(o) is not FakeTensor:
+            specs.append(OutputSpec("const", value=o))
+            continue
+        base: Value = o.node.base
+        kind, views = "result", o.node.chain
+        if o.requires_grad and o.is_leaf and not any(o is x for x in inputs):
+            raise Unsupported("a tensor that was made to require grad inside of the compiled function is returned")
+        if base.input >= 0 and o is inputs[base.input]:
+            specs.append(OutputSpec("input", base.input, (), o.requires_grad))
+        elif base.input >= 0 and _replayable(o, inputs[base.input]):
+            specs.append(OutputSpec("input", base.input, _detached(o, views), o.requires_grad))
+        elif base.input >= 0 or len(grouped[base]) == 1 or not _replayable(o, base.fake):
+            specs.append(OutputSpec("result", result(o), (), o.requires_grad))
+        elif o is base.fake:
+            specs.append(OutputSpec("result", result(o), (), o.requires_grad))
+        else:
+            specs.append(OutputSpec("result", result(base.fake), _detached(o, views), o.requires_grad))
+        assert kind
+    return specs, results
+
+
+def _detached(o: FakeTensor, views: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
+    """The steps of a view; a view of all of a tensor (``detach``) still is another tensor."""
+    return views or (ViewStep(torch.ops.aten.alias.default),)
+
+
+def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
+    """Whether autograd sees ``o`` as a view of ``source`` or as unrelated to it, rather than as the result of a custom
+    function, whose backward a replayed view would skip."""
+    if not o.requires_grad:
+        return True
+    if not source.requires_grad:
+        return False
+    end, at = source.grad_fn, o.grad_fn
+    while at is not None and at is not end:
+        if isinstance(at, BackwardCFunction):
+            return False
+        if getattr(at, "variable", None) is source:
+            return True
+        at = at.next_functions[0][0] if at.next_functions else None
+    return at is end and end is not None
+
+
+def _differentiate(rec: Recorder, primals: list[FakeTensor], heads: list[FakeTensor]) -> list[Node | None]:
+    """Gradient nodes of the primals for tangents of the heads; each tangent becomes a graph input."""
+    wanted = [p for p in primals if p.requires_grad]
+    if not heads or not wanted:
+        return [None] * len(primals)
+    tangents = []
+    for i, h in enumerate(heads):
+        tangent = fake_from(tangent_type(h.val))
+        rec.input(tangent, f"tangent{i}", -1)
+        tangents.append(tangent)
+    grads = iter(torch.autograd.grad(heads, wanted, tangents, allow_unused=True))
+    out: list[Node | None] = []
+    for p in primals:
+        g = next(grads) if p.requires_grad else None
+        out.append(None if g is None else rec.lower(g))
+    return out
+
+
+def tangent_type(t: TensorType) -> TensorType:
+    """The layout that a tangent has in the backward graph: its result's, without gaps or shared memory."""
+    from ..fake.layout import is_dense
+
+    dense = is_dense(t.sizes, t.strides)
+    return TensorType(t.sizes, t.strides if dense else contiguous_strides(t.sizes), t.dtype, t.device)

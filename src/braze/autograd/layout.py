@@ -1,0 +1,68 @@
+"""Bring a value to the dtype, sizes and strides of the tensor that it is stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..errors import Unsupported
+from ..fake.layout import is_dense, view_strides
+from ..ir import IntLike, Node, TensorType, contiguous_strides
+
+if TYPE_CHECKING:
+    from .record import Recorder
+
+aten = torch.ops.aten
+
+
+def same_strides(sizes: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
+    """Equal where it matters: dims of size 1 do not count, nor does anything in an empty tensor."""
+    return any(n == 0 for n in sizes) or all(n == 1 or x == y for n, x, y in zip(sizes, a, b))
+
+
+def conform(rec: Recorder, node: Node, want: TensorType, old: Node | None) -> Node:
+    """``node`` cast, broadcast and, where ``old`` (the previous contents) is given, laid out as ``want``."""
+    have: TensorType = node.val
+    if have.dtype != want.dtype or have.device != want.device:
+        node = rec.call(aten._to_copy.default, node, dtype=want.dtype, device=want.device)
+    if node.val.sizes != want.sizes:
+        node = rec.call(aten.expand.default, node, list(want.sizes))
+    if old is not None and not same_strides(want.sizes, node.val.strides, want.strides):
+        node = relayout(rec, node, want, old)
+    return node
+
+
+def relayout(rec: Recorder, node: Node, want: TensorType, old: Node) -> Node:
+    """A copy of ``node`` with the strides of ``want``. ``old`` lends its memory's shape where that has gaps."""
+    sizes, strides = want.sizes, want.strides
+    if same_strides(sizes, strides, contiguous_strides(sizes)):
+        return rec.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+    if is_dense(sizes, strides):
+        order = sorted(range(len(sizes)), key=lambda d: _outermost_first(strides[d], sizes[d]))
+        back = [order.index(d) for d in range(len(sizes))]
+        turned = rec.call(aten.permute.default, node, order)
+        packed = rec.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
+        return rec.call(aten.permute.default, packed, back)
+    if any(s == 0 and n != 1 for n, s in zip(sizes, strides)):
+        raise Unsupported("an in-place write to a tensor whose elements share memory (an expanded one)")
+    if not same_strides(sizes, old.val.strides, strides):
+        raise Unsupported("a second layout of a tensor with gaps in its memory")
+    return rec.call(aten.as_strided_scatter.default, old, node, list(sizes), list(strides), old.val.offset)
+
+
+def _outermost_first(stride: IntLike, size: IntLike) -> tuple[int, int]:
+    if not isinstance(stride, int):
+        raise Unsupported("an in-place write to a tensor of symbolic, permuted strides")
+    return -stride, 0 if size == 1 else -1
+
+
+def reshape(rec: Recorder, node: Node, sizes: Sequence[IntLike]) -> Node:
+    """``node`` with other sizes: a view where its strides allow, else a view of a copy."""
+    val: TensorType = node.val
+    if val.sizes == tuple(sizes):
+        return node
+    if view_strides(val.sizes, val.strides, tuple(sizes)) is None:
+        node = rec.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+    return rec.call(aten.view.default, node, list(sizes))

@@ -1,0 +1,139 @@
+"""Operators that overwrite their arguments, as functional calls and a write of the recorder.
+
+Most go by their schema (:func:`generic`): ``x.mul_(y)`` becomes ``mul(x, y)`` stored in x.  The rows here are those whose
+functional form has another shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..errors import Unsupported
+from ..fake import FakeTensor
+from ..ir import Node, TensorType, contiguous_strides
+from .layout import same_strides
+from .record import Recorder, handles
+from .schema import argument, bind, functional_form, op_info
+
+aten = torch.ops.aten
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Call the functional form and store what it gives in the arguments that the schema marks as written."""
+    found = functional_form(op)
+    if found is None:
+        raise Unsupported(f"the in-place operator {op}, which has no functional form")
+    form, outs = found
+    info = op_info(op)
+    targets = [argument(op, args, kwargs, name, at) for name, at in info.writes]
+    left = {k: v for k, v in kwargs.items() if k not in outs}
+    lowered = tuple(rec.lower(a) for a in args)
+    node = rec.call(form, *lowered, **{k: rec.lower(v) for k, v in left.items()})
+    results = [node] if isinstance(node.val, TensorType) else [rec.getitem(node, i) for i in range(len(node.val))]
+    if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
+        targets = list(targets[0])
+    _store_all(rec, op, targets, results)
+
+
+def _store_all(rec: Recorder, op: OpOverload, targets: list[Any], results: list[Node]) -> None:
+    if len(targets) != len(results):
+        raise Unsupported(f"the in-place operator {op}: {len(targets)} tensors written, {len(results)} results")
+    for target, result in zip(targets, results):
+        if isinstance(target, (list, tuple)):
+            parts = [rec.getitem(result, i) for i in range(len(target))]
+            _store_all(rec, op, list(target), parts)
+        elif target is not None:
+            if type(target) is FakeTensor and target.val.sizes != result.val.sizes:
+                raise Unsupported(f"{op} into a tensor of shape {target.val.sizes}, which it resizes")
+            rec.write(target, result)
+
+
+@handles("copy_.default")
+def _copy(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    rec.write(args[0], rec.lower(args[1]))
+
+
+@handles("_foreach_copy_.default")
+def _foreach_copy(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    for target, source in zip(args[0], args[1]):
+        rec.write(target, rec.lower(source))
+
+
+def _filled(rec: Recorder, target: FakeTensor, value: Any) -> Node:
+    t = target.val
+    if same_strides(t.sizes, t.strides, contiguous_strides(t.sizes)):
+        return rec.call(aten.full.default, list(t.sizes), value, dtype=t.dtype, device=t.device, pin_memory=False)
+    return rec.call(aten.full_like.default, rec.lower(target), value, pin_memory=False)
+
+
+@handles("fill_.Scalar", "zero_.default")
+def _fill(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    value = args[1] if len(args) > 1 else kwargs.get("value", 0)
+    rec.write(args[0], _filled(rec, args[0], value))
+
+
+@handles("_foreach_zero_.default")
+def _foreach_zero(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    for target in args[0]:
+        _fill(rec, op, (target,), {}, None)
+
+
+@handles("fill_.Tensor")
+def _fill_tensor(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    rec.write(args[0], rec.lower(args[1]))
+
+
+@handles("native_batch_norm.default", "cudnn_batch_norm.default", "_native_batch_norm_legit.default")
+@handles("_batch_norm_with_update.default")
+def _batch_norm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """All the batch norms whose training form updates the running statistics, as one functional operator."""
+    x = list(bind(op, args, kwargs).values())
+    if "with_update" in op._schema.name:
+        x.insert(5, True)
+    *tensors, training, momentum, eps = x
+    mean, var = tensors[3:]
+    if not training or mean is None or var is None:
+        form = aten.native_batch_norm.default
+        node = rec.call(form, *map(rec.lower, tensors), training, momentum, eps)
+    else:
+        form = aten._native_batch_norm_legit_functional.default
+        node = rec.call(form, *map(rec.lower, tensors), True, momentum, eps)
+        rec.write(mean, rec.getitem(node, 3))
+        rec.write(var, rec.getitem(node, 4))
+    for i in range(3):
+        rec.define(out[i], rec.getitem(node, i))
+    for reserve in out[3:]:  # cuDNN's scratch memory: the functional backward does without it
+        t = reserve.val
+        rec.define(reserve, rec.call(aten.empty.memory_format, list(t.sizes), dtype=t.dtype, device=t.device))
+
+
+@handles("native_batch_norm_backward.default")
+def _batch_norm_backward(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    grad, x, weight, mean, var, save_mean, save_rstd, train, eps, mask = bind(op, args, kwargs).values()
+    _emit_backward(rec, (grad, x, weight, mean, var, save_mean, save_rstd), train, eps, mask, out)
+
+
+@handles("cudnn_batch_norm_backward.default")
+def _cudnn_backward(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    x, grad, weight, mean, var, save_mean, save_rstd, eps, _ = bind(op, args, kwargs).values()
+    _emit_backward(rec, (grad, x, weight, mean, var, save_mean, save_rstd), True, eps, [True] * 3, out)
+
+
+@handles("batch_norm_backward.default")
+def _update_backward(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    grad, x, weight, mean, var, save_mean, save_rstd, update, eps, mask, _ = bind(op, args, kwargs).values()
+    _emit_backward(rec, (grad, x, weight, mean, var, save_mean, save_rstd), update, eps, mask, out)
+
+
+def _emit_backward(rec: Recorder, tensors: Args, train: bool, eps: float, mask: Any, out: Any) -> None:
+    nodes = [rec.lower(t) for t in tensors]
+    if train:  # batch statistics alone matter: the running ones need not be saved
+        nodes[3] = nodes[4] = None
+    form = aten.native_batch_norm_backward.default
+    val = tuple(t.val if type(t) is FakeTensor else t for t in out)
+    rec.define(out, rec.emit(form, (*nodes, train, eps, list(mask)), {}, val))

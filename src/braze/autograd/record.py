@@ -1,0 +1,280 @@
+"""The recorder: a stream of ATen calls on fake tensors in, one functional graph out.
+
+Every fake tensor carries a :class:`Value` in its ``node`` slot.  A tensor with its own memory is a *root*; a view knows
+its parent and the view operator.  A root's ``node`` is the graph node of its present contents and ``version`` counts
+its overwrites; a view's node is valid while its version is the root's, and is derived again from its parent when it is
+next read.  So a mutation becomes a new node for the root, and nothing in the graph mutates:
+
+    y = x.view(-1); y.add_(1); z = x * 2      ->      v = view(x, [-1]); a = add(v, 1); w = view(a, [2, 3]); z = mul(w, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from .. import ir
+from ..errors import Unsupported
+from ..fake import FakeTensor, fake_like, find_rule
+from ..fake.execute import by_execution
+from ..ir import Graph, Loc, Node, TensorType, ViewStep
+from ..prims.rng import philox_seed
+from .layout import conform, reshape
+from .schema import OpInfo, op_info
+
+aten = torch.ops.aten
+Handler = Callable[["Recorder", OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
+_ATOMS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+
+
+CONSTANT = -2  # Value.input of a constant of the graph
+
+
+class Value:
+    """What one fake tensor holds. Roots have ``base is self`` and no parent.
+
+    ``input`` of a root: the position of the graph input it is, CONSTANT, or -1.
+    """
+
+    __slots__ = ("base", "parent", "step", "node", "version", "type", "fake", "input")
+
+    def __init__(self, node: Node, type_: TensorType, fake: Any = None, input_: int = -1) -> None:
+        self.base: Value = self
+        self.parent: Value | None = None
+        self.step: ViewStep | None = None
+        self.node, self.version, self.type, self.fake, self.input = node, 0, type_, fake, input_
+
+    def view(self, step: ViewStep | None, node: Node, type_: TensorType) -> Value:
+        """A view of this tensor; ``step`` None shows all of it (``detach``)."""
+        out = Value(node, type_)
+        out.base, out.parent, out.step, out.version = self.base, self, step, self.base.version
+        return out
+
+    @property
+    def chain(self) -> tuple[ViewStep, ...]:
+        """The view steps from the root, in order."""
+        steps: list[ViewStep] = []
+        v = self
+        while v.parent is not None:
+            if v.step is not None:
+                steps.append(v.step)
+            v = v.parent
+        return tuple(reversed(steps))
+
+
+class Recorder:
+    """Builds ``graph`` from calls of :meth:`on_op`. ``locate`` names the user's line of the call at hand."""
+
+    def __init__(self, graph: Graph, locate: Callable[[], Loc | None] | None = None) -> None:
+        self.graph = graph
+        self._locate = locate or (lambda: None)
+        self._seeds: dict[torch.device, Node] = {}
+        self._consts: dict[int, FakeTensor] = {}
+        self._streams = 0
+
+    # -- reading and making values
+
+    def input(self, fake: FakeTensor, name: str, index: int) -> Node:
+        """A graph input whose contents ``fake`` holds."""
+        node = self.graph.input(name, fake.val)
+        fake.node = Value(node, fake.val, fake, index)
+        return node
+
+    def read(self, value: Value) -> Node:
+        """The node of a tensor's present contents."""
+        base = value.base
+        if value.version != base.version:
+            assert value.parent is not None
+            node = self.read(value.parent)
+            if value.step is not None:
+                node = self._replay(value.step, node, base, value.type)
+            value.node, value.version = node, base.version
+        return value.node
+
+    def _replay(self, step: ViewStep, node: Node, base: Value, type_: TensorType) -> Node:
+        args = step.args
+        if step.op is aten.as_strided.default:  # absolute in storage, and fresh values start at 0
+            args = (*args[:2], args[2] - base.type.offset + node.val.offset)
+            type_ = type_.with_(offset=args[2])
+        if step.index is None:
+            return self.emit(step.op, (node, *args), dict(step.kwargs), type_)
+        vals = self.infer(step.op, (node, *args), dict(step.kwargs))
+        return self.graph.getitem(self.emit(step.op, (node, *args), dict(step.kwargs), vals), step.index)
+
+    def emit(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Node:
+        """Append a call whose arguments are nodes and constants."""
+        return self.graph.call(target, args, kwargs, val, self._locate())
+
+    def infer(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result's val by the operator's shape rule. Unsupported when there is none."""
+        rule = find_rule(op) or by_execution(op)
+        types = ir.map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
+        return rule(*types[0], **types[1])
+
+    def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        """Append a functional ATen call on nodes; its val comes from the shape rule."""
+        return self.emit(op, args, kwargs, self.infer(op, args, kwargs))
+
+    def getitem(self, node: Node, index: int) -> Node:
+        """One result of a call that gives several."""
+        return self.graph.getitem(node, index)
+
+    def seed(self, device: torch.device) -> Node:
+        """The graph's one seed for a device."""
+        node = self._seeds.get(device)
+        if node is None:
+            node = self.emit(philox_seed, (device,), {}, philox_seed.shape(device))
+            self._seeds[device] = node
+        return node
+
+    def stream(self) -> int:
+        """A fresh stream number."""
+        self._streams += 1
+        return self._streams - 1
+
+    def lower(self, x: Any) -> Any:
+        """An argument as the graph holds it: fake tensors become the nodes of their present contents."""
+        kind = type(x)
+        if kind in _ATOMS:
+            return x
+        if kind is FakeTensor:
+            v: Value = x.node
+            if v is None:
+                raise Unsupported("a traced tensor of another trace is used")
+            return v.node if v.version == v.base.version else self.read(v)
+        if isinstance(x, (list, tuple)):
+            return [self.lower(y) for y in x] if kind is list else tuple([self.lower(y) for y in x])
+        assert not isinstance(x, torch.Tensor), "the mode lifts real tensors"
+        return x
+
+    def lift(self, real: torch.Tensor) -> FakeTensor:
+        """The fake of a real tensor that meets the trace: a constant of the graph."""
+        fake = self._consts.get(id(real))
+        if fake is None:
+            if real.requires_grad:
+                raise Unsupported("a tensor that requires grad is used, yet is no input", hint="pass it as an argument")
+            fake = self._consts[id(real)] = fake_like(real)
+            fake.node = Value(self.graph.const(real, fake.val), fake.val, fake, CONSTANT)
+        return fake
+
+    def define(self, out: Any, node: Node) -> None:
+        """``node`` is what the call gave: each result tensor gets its own memory."""
+        if type(out) is FakeTensor:
+            out.node = Value(node, out.val, out)
+        elif isinstance(out, (list, tuple)):
+            for i, x in enumerate(out):
+                if type(x) is FakeTensor:
+                    self.define(x, self.graph.getitem(node, i))
+
+    # -- writing
+
+    def write(self, fake: FakeTensor, node: Node) -> None:
+        """``fake`` now holds ``node``'s elements (cast to its dtype, broadcast to its sizes)."""
+        value: Value = fake.node
+        if value.base.input == CONSTANT:
+            raise Unsupported("a tensor that is no input is overwritten", hint="pass it as an argument")
+        self._store(value, node)
+
+    def _store(self, value: Value, node: Node) -> None:
+        base = value.base
+        if value.parent is None:
+            base.node = conform(self, node, base.type, base.node)
+            base.version += 1
+            return
+        node = conform(self, node, value.type, None)
+        if value.step is None:
+            self._store(value.parent, node)
+        else:
+            from .inverse import scatter
+
+            self._store(value.parent, scatter(self, value, node))
+        if node.val.strides == value.type.strides:
+            value.node, value.version = node, base.version
+
+    # -- the stream of calls
+
+    def on_op(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """One ATen call on fakes, with the fakes that its rule gave."""
+        handler = HANDLERS.get(op)
+        if handler is not None:
+            handler(self, op, args, kwargs, out)
+            return
+        info = op_info(op)
+        if info.writes:
+            from .mutate import generic
+
+            generic(self, op, args, kwargs, out)
+        elif info.random:
+            raise Unsupported(f"the random operator {op}", hint="draw the numbers outside of the compiled function")
+        elif info.returns_view:
+            self._view(op, args, kwargs, out, info)
+        else:
+            self.pure(op, args, kwargs, out)
+
+    def pure(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Record a call that has no effect but its fresh results."""
+        lowered = tuple([self.lower(a) for a in args])
+        named = {k: self.lower(v) for k, v in kwargs.items()} if kwargs else {}
+        kind = type(out)
+        if kind is FakeTensor:
+            out.node = Value(self.emit(op, lowered, named, out.val), out.val, out)
+        elif kind is tuple or kind is list:
+            val = kind([x.val if type(x) is FakeTensor else x for x in out])
+            self.define(out, self.emit(op, lowered, named, val))
+        elif op_info(op).effect:
+            self.emit(op, lowered, named, None).tags["effect"] = True
+
+    def _view(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, info: OpInfo) -> None:
+        source = args[0]
+        parent: Value = source.node
+        if info.identity:
+            if parent.base.input == CONSTANT and op is aten.lift_fresh.default:
+                self.define(out, self.read(parent))  # a literal: each call has its own
+            elif out is not source:
+                out.node = parent.view(None, self.read(parent), out.val)
+            return
+        if op is aten.as_strided.default:
+            parent, rest = _absolute(parent, args, kwargs)
+            kwargs = {}
+        else:
+            rest = tuple([self.lower(a) for a in args[1:]])
+        named = tuple((k, self.lower(v)) for k, v in kwargs.items())
+        if type(out) is FakeTensor:
+            step = ViewStep(op, rest, named)
+            out.node = parent.view(step, self._replay(step, self.read(parent), parent.base, out.val), out.val)
+            return
+        node = self.emit(op, (self.read(parent), *rest), dict(named), type(out)([x.val for x in out]))
+        for i, x in enumerate(out):
+            x.node = parent.view(ViewStep(op, rest, named, i), self.graph.getitem(node, i), x.val)
+
+
+def _absolute(value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Value, tuple[Any, ...]]:
+    """as_strided sees the storage, not the tensor: make it a view of the root with an explicit offset."""
+    size, stride = args[1], args[2]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    if value.base.type.dtype != value.type.dtype:
+        raise Unsupported("as_strided of a tensor viewed as another dtype")
+    return value.base, (list(size), list(stride), value.type.offset if offset is None else offset)
+
+
+HANDLERS: dict[OpOverload, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Decorator: the handler of these ATen overloads ("copy_.default"). Names absent from this torch are skipped."""
+
+    def add(f: Handler) -> Handler:
+        for full in " ".join(names).split():
+            name, overload = full.split(".")
+            op = getattr(getattr(aten, name, None), overload, None)
+            if op is not None:
+                HANDLERS[op] = f
+        return f
+
+    return add
+
+
+__all__ = ["HANDLERS", "Handler", "Recorder", "Value", "handles", "reshape"]

@@ -1,0 +1,107 @@
+"""What an operator does to memory, read off its schema once and kept in a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..errors import Unsupported
+
+aten = torch.ops.aten
+
+# In-place changes of a tensor's sizes, strides or storage: they cannot be undone on a tensor that C++ code also holds.
+METADATA_OPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "as_strided_ resize_ resize_as_ resize_as_sparse_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_ "
+        "set_data shallow_copy_data_ _resize_output_ sparse_resize_ sparse_resize_and_clear_ _coalesced_"
+    ).split()
+)
+# Views that show the same elements at the same places.
+IDENTITY_OPS = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift", "aten::detach_"})
+# Calls without a tensor result that a trace may forget: they look at metadata, or are profiler marks.
+FORGET_NAMESPACES = ("profiler", "prim")
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """``writes``: names (and positions, -1 for keyword-only) of the arguments that an operator overwrites;
+    ``returns_view`` of its first argument; ``random``: draws from a generator; ``effect``: must stay though unused."""
+
+    writes: tuple[tuple[str, int], ...]
+    returns_view: bool
+    identity: bool
+    random: bool
+    effect: bool
+
+
+@lru_cache(None)
+def op_info(op: OpOverload) -> OpInfo:
+    """The table row of an operator. Unsupported for one that changes a tensor's metadata in place."""
+    schema = op._schema
+    if schema.name in METADATA_OPS:
+        raise Unsupported(f"{op} changes the shape or storage of a tensor in place", hint="use the out-of-place form")
+    writes = tuple(
+        (a.name, -1 if a.kwarg_only else i)
+        for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
+    identity = schema.name in IDENTITY_OPS
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return OpInfo(
+        () if identity else writes,
+        view or identity,
+        identity,
+        torch.Tag.nondeterministic_seeded in op.tags,
+        "_assert" in schema.name or not schema.returns and not writes,
+    )
+
+
+@lru_cache(None)
+def functional_form(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
+    """The operator that returns what ``op`` writes, and the keyword arguments of ``op`` to leave out; None if none.
+
+    ``add_.Tensor`` -> ``add.Tensor``; ``_foreach_mul_.List`` -> ``_foreach_mul.List``; ``add.out`` -> ``add.Tensor``
+    without ``out``.
+    """
+    schema = op._schema
+    namespace, name = schema.name.split("::")
+    module = getattr(torch.ops, namespace)
+    outs = tuple(a.name for a in schema.arguments if a.is_out)
+    if outs:
+        want = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+        packet = getattr(module, name.removesuffix("_out"), None) or getattr(module, name)
+        for overload in packet.overloads():
+            found = getattr(packet, overload)
+            if [(a.name, str(a.type)) for a in found._schema.arguments] == want and not op_info(found).writes:
+                return found, outs
+        return None
+    if not name.endswith("_"):
+        return None
+    packet = getattr(module, name[:-1], None)
+    found = getattr(packet, op._overloadname or "default", None) if packet is not None else None
+    return None if found is None or op_info(found).writes else (found, ())
+
+
+def argument(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position: int) -> Any:
+    """An argument of a call by its name or position; None where it was left to its default."""
+    if 0 <= position < len(args):
+        return args[position]
+    return kwargs.get(name)
+
+
+def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by name, defaults filled in."""
+    out: dict[str, Any] = {}
+    for i, a in enumerate(op._schema.arguments):
+        if i < len(args) and not a.kwarg_only:
+            out[a.name] = args[i]
+        elif a.name in kwargs:
+            out[a.name] = kwargs[a.name]
+        else:
+            out[a.name] = a.default_value
+    return out

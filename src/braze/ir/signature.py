@@ -1,0 +1,83 @@
+"""How a pair of compiled graphs is called: what autograd's partition tells the runtime.
+
+With ``S`` a :class:`Signature`, the compiled graphs mean::
+
+    (*results, *mutated, *extras) = forward(*inputs)          # len: S.n_results, len(S.mutated), the rest
+    (*gradients,)                 = backward(*saved, *tangents)   # one gradient or None for each input
+
+``results`` are what the user's outputs are made of: an output is a result, an input, a view of either, or a constant.
+``saved`` picks from inputs, results and extras.  There is one tangent for each differentiable result and then for each
+differentiable mutated input, of the layout in ``tangents``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operator to replay: ``op(x, *args, **kwargs)``, then ``[index]`` where ``op`` gives several views."""
+
+    op: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    index: int | None = None
+
+    def __call__(self, x: Any) -> Any:
+        out = self.op(x, *self.args, **dict(self.kwargs))
+        return out if self.index is None else out[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One user output: result ``index``, input ``index``, or the constant ``value``; then the views in order.
+
+    ``requires_grad`` False on a view means that it is taken of the detached source.
+    """
+
+    kind: Literal["result", "input", "const"]
+    index: int = 0
+    views: tuple[ViewStep, ...] = ()
+    requires_grad: bool = False
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class MutatedInput:
+    """Input ``index`` gets a new value. ``differentiable``: under autograd, so that it carries a tangent; else its
+    memory is overwritten as under ``no_grad``."""
+
+    index: int
+    differentiable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRef:
+    """Where one saved tensor comes from: an input, a result, or an extra output of the forward graph."""
+
+    kind: Literal["input", "result", "extra"]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """See the module's docstring. ``result_grads[k]`` says whether result k requires grad."""
+
+    n_inputs: int
+    n_results: int
+    outputs: tuple[OutputSpec, ...]
+    result_grads: tuple[bool, ...]
+    mutated: tuple[MutatedInput, ...] = ()
+    saved: tuple[SavedRef, ...] = ()
+    tangents: tuple[TensorType, ...] = ()
+    input_grads: tuple[bool, ...] = ()
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether there is anything to differentiate: then there is a backward graph."""
+        return bool(self.tangents) and any(self.input_grads)
