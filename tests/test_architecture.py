@@ -30,12 +30,12 @@ RANK = {
     "backends": 12,
     "pipeline": 13,
     "api": 14,
-    "": 15,
-    "report": 16,
-    "bench": 16,
-    "doctor": 16,
-    "distributed": 16,
-    "cli": 17,
+    "report": 15,
+    "distributed": 15,
+    "": 16,
+    "bench": 17,
+    "doctor": 17,
+    "cli": 18,
 }
 RUNTIME_MAY = {"errors", "config", "ir", "events", "runtime"}
 FORBIDDEN = re.compile(
