@@ -46,14 +46,15 @@ class Graph:
         self._names: dict[str, int] = {}
 
     def _name(self, base: str) -> str:
-        base = "".join(c if c.isalnum() or c == "_" else "_" for c in base) or "v"
-        if base[0].isdigit():
-            base = "v" + base
-        n = self._names.get(base)
-        self._names[base] = 0 if n is None else n + 1
-        if n is None:
-            return base
-        return self._name(f"{base}_{n + 1}")
+        if not base.isidentifier():
+            base = "v" + "".join(c if c.isalnum() or c == "_" else "_" for c in base)
+        count, name = self._names.get(base), base
+        while name in self._names:
+            count = (count or 0) + 1
+            name = f"{base}_{count}"
+        self._names[base] = count or 0
+        self._names.setdefault(name, 0)
+        return name
 
     def _append(self, node: Node) -> Node:
         self.nodes.append(node)
