@@ -80,7 +80,7 @@ class Contender:
             loss = self.step()
             self.sync()
             times.append(time.perf_counter() - start)
-        return times, float(loss)
+        return times, float(loss.detach())
 
 
 def _compiled(model: torch.nn.Module, job: Job) -> Any:
