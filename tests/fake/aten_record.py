@@ -45,11 +45,16 @@ class _Recorder(TorchDispatchMode):
         return out
 
 
-def eager_calls(fn: Callable[..., Any], inputs: Sequence[Any]) -> list[Call]:
-    """The ATen calls of ``fn(*inputs)`` on real tensors, with the types of their results."""
-    calls: list[Call] = []
+def record_eager(fn: Callable[..., Any], inputs: Sequence[Any], calls: list[Call]) -> Any:
+    """``fn(*inputs)`` on real tensors; appends its ATen calls, with the types of their results, to ``calls``."""
     with _Recorder(calls):
-        fn(*inputs)
+        return fn(*inputs)
+
+
+def eager_calls(fn: Callable[..., Any], inputs: Sequence[Any]) -> list[Call]:
+    """The ATen calls of ``fn(*inputs)`` on real tensors."""
+    calls: list[Call] = []
+    record_eager(fn, inputs, calls)
     return calls
 
 

@@ -32,16 +32,24 @@ def by_execution(op: OpOverload) -> Rule:
             raise Unsupported(f"{op} has no shape rule, and its arguments are too large to try it on zeros")
         device = next((t.device for t in types if t.device.type != "cpu"), None)
         stand_in = device is not None and not torch.cuda.is_available()
-        real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in))
-        with torch.no_grad(), torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags):
+        try:
+            out = _call(op, args, kwargs, stand_in, 0)
+        except (RuntimeError, ValueError, IndexError, NotImplementedError) as e:
             try:
-                out = op(*real[0], **real[1])
-            except (RuntimeError, ValueError, IndexError, NotImplementedError) as e:
+                out = _call(op, args, kwargs, stand_in, 1)
+            except (RuntimeError, ValueError, IndexError, NotImplementedError):
                 raise Unsupported(f"{op} has no shape rule, and its kernel does not run on zeros: {e}") from e
         home = device if stand_in else None
         return map_leaves(list(out) if isinstance(out, tuple) else out, lambda x: _type(op, x, home))
 
     return run
+
+
+def _call(op: OpOverload, args: Any, kwargs: Any, stand_in: bool, fill: int) -> Any:
+    """The operator's results on tensors of zeros, or of zeros with integers of ``fill`` (pivots count from 1)."""
+    real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in, fill))
+    with torch.no_grad(), torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags):
+        return op(*real[0], **real[1])
 
 
 def _extent(t: TensorType) -> int:
@@ -51,9 +59,10 @@ def _extent(t: TensorType) -> int:
     return last + evaluate(t.offset) + 1
 
 
-def _real(x: Any, stand_in: bool) -> Any:
+def _real(x: Any, stand_in: bool, fill: int) -> Any:
     if isinstance(x, TensorType):
-        store = torch.zeros(_extent(x), dtype=x.dtype, device="cpu" if stand_in else x.device)
+        value = fill if x.dtype in (torch.int32, torch.int64) else 0
+        store = torch.full((_extent(x),), value, dtype=x.dtype, device="cpu" if stand_in else x.device)
         return store.as_strided([evaluate(n) for n in x.sizes], [evaluate(s) for s in x.strides], evaluate(x.offset))
     return torch.device("cpu") if stand_in and isinstance(x, torch.device) else x
 

@@ -161,8 +161,8 @@ def _sorted_dims(sizes: Ints, operands: tuple[Ints, ...]) -> tuple[int, ...]:
 
 def broadcast(shapes: tuple[Ints, ...]) -> Ints:
     """The broadcast shape. RuntimeError, as in eager, when the shapes do not match."""
-    out: list[IntLike] = list(max(shapes, key=len))
-    rank = len(out)
+    rank = max(len(s) for s in shapes)
+    out: list[IntLike] = [1] * rank
     for shape in shapes:
         for i, n in enumerate(shape, rank - len(shape)):
             m = out[i]

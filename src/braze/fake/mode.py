@@ -52,7 +52,7 @@ class Plan:
             self.targets.append(next((written[n] for n in names if n in written), None))
         self.fresh = self.targets == [None]
         self.reshapes = bool(self.drop) or torch.Tag.inplace_view in op.tags
-        rule = None if _data_dependent(op) else find_rule(op)
+        rule = find_rule(op)
         self.executed = rule is None
         self.rule = rule or by_execution(op)
 
@@ -85,7 +85,7 @@ def _wrap(t: Any) -> Any:
     return t
 
 
-class FakeMode(TorchDispatchMode):
+class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """``with FakeMode(on_op, lift) as mode:`` answers every ATen call from shape rules and reports it.
 
     ``on_op(op, args, kwargs, out)`` is called after each operator, with :class:`FakeTensor` for every tensor; in-place
@@ -95,7 +95,7 @@ class FakeMode(TorchDispatchMode):
     """
 
     def __init__(self, on_op: OnOp | None = None, lift: Lift | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.on_op = on_op
         self.lift = lift
         self.executed: set[OpOverload] = set()
@@ -107,7 +107,7 @@ class FakeMode(TorchDispatchMode):
     def __enter__(self) -> FakeMode:
         if torch.get_default_dtype() is not _DEFAULT_DTYPE[0]:
             forget()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

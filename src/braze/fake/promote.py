@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Union
 
 import torch
 
 from ..ir import TensorType
 
-Operand = Union[TensorType, type]
+Operand = TensorType | type
 
 promote = lru_cache(None)(torch.promote_types)
 _TO_COMPLEX = {

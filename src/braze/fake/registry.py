@@ -9,13 +9,14 @@ are pure: they may be memoised, and never look at data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch._ops import OpOverload
 
 from ..errors import Unsupported
 
 Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
 
 
 class DataDependent(Unsupported):
@@ -26,13 +27,13 @@ BY_NAME: dict[str, Rule] = {}
 RULES: dict[OpOverload, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[F], F]:
     """Decorator: the rule for these operators. Each argument is a space-separated list of names.
 
     Names without a namespace are ``aten``'s. ValueError when a name has a rule already.
     """
 
-    def add(f: Rule) -> Rule:
+    def add(f: F) -> F:
         register(f, " ".join(names).split())
         return f
 

@@ -10,7 +10,7 @@ from .. import ir
 from ..errors import Unsupported
 from ..ir import TensorType
 
-_make_wrapper = torch.Tensor._make_wrapper_subclass
+_make_wrapper: Any = torch.Tensor._make_wrapper_subclass
 _strided = torch.strided
 
 # Lets tensors typed "cuda" take part in autograd on a machine without CUDA; does nothing where CUDA exists.
@@ -31,14 +31,14 @@ class FakeTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise Unsupported(f"{func} on a traced tensor outside of its trace")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
         return f"FakeTensor({self.val})"
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         """The same tensor without autograd history."""
         return self.detach()
 
@@ -63,7 +63,7 @@ def fake_from(t: TensorType, param: bool = False) -> FakeTensor:
     x.val = t
     x.node = None
     if param:
-        x._is_param = True  # type: ignore[attr-defined]
+        x._is_param = True
     return x
 
 

@@ -85,8 +85,8 @@ def pool_sizes(x: TensorType, rank: int, kernel: Any, stride: Any, padding: Any,
     """The sizes after pooling over the last ``rank`` dims; scalars and 1-lists count for each dim."""
 
     def spread(v: Any) -> list[int]:
-        v = [v] if isinstance(v, int) else list(v)
-        return v * rank if len(v) == 1 else v
+        each: list[int] = [v] if isinstance(v, int) else list(v)
+        return each * rank if len(each) == 1 else each
 
     k = spread(kernel)
     s = spread(stride) if stride is not None and stride != [] and stride != () else k

@@ -64,9 +64,14 @@ def gather(x: TensorType, dim: int, i: TensorType, *, sparse_grad: bool = False)
     return fresh(x, i.sizes)
 
 
-@rule("scatter scatter_add scatter_reduce index_add index_fill index_copy index_reduce masked_scatter put")
+@rule("scatter scatter_add scatter_reduce index_add index_fill index_copy index_reduce put")
 def scatter(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
     return copy_of(x)
+
+
+@rule("masked_scatter")
+def masked_scatter(x: TensorType, mask: TensorType, source: TensorType) -> TensorType:
+    return fresh(x, broadcast((x.sizes, mask.sizes)))
 
 
 @rule("index_select")
@@ -136,8 +141,11 @@ def stack(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
 @rule("constant_pad_nd")
 def pad(x: TensorType, pads: Sequence[IntLike], value: Any = 0) -> TensorType:
     sizes = list(x.sizes)
+    shrinks = all(isinstance(p, int) and p <= 0 for p in pads)
     for k in range(len(pads) // 2):
         sizes[-1 - k] = sizes[-1 - k] + pads[2 * k] + pads[2 * k + 1]
+    if shrinks:
+        return copy_of(TensorType(tuple(sizes), x.strides, x.dtype, x.device))
     return TensorType(
         tuple(sizes),
         channels_last(tuple(sizes)) if suggests_channels_last(x.sizes, x.strides) else contiguous(tuple(sizes)),

@@ -132,6 +132,12 @@ def div_mode(a: Any, b: Any, *, rounding_mode: str | None) -> TensorType:
     return pointwise("float" if rounding_mode is None else "same", (a, b))
 
 
+@rule("pow.Tensor_Scalar")
+def pow_number(x: TensorType, power: Any) -> TensorType:
+    out = pointwise("same", (x,))  # the number takes part in the dtype alone
+    return TensorType(out.sizes, out.strides, result_type((x, type(power))), out.device)
+
+
 @rule("polygamma special_polygamma")
 def polygamma(n: int, x: TensorType) -> TensorType:
     return pointwise("float", (x,))

@@ -57,7 +57,7 @@ for _kind, _names in DIMS:
     register(partial(_reduce, _kind), _names.split())
 
 
-@rule("sum.default mean.default nansum.default prod.default")
+@rule("sum.default mean.default prod.default")
 def full_reduction(x: TensorType, *, dtype: Any = None) -> TensorType:
     return fresh(x, (), dtype or _sum_dtype(x.dtype))
 

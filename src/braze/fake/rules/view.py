@@ -122,7 +122,8 @@ def expand(x: TensorType, shape: Sequence[IntLike], *, implicit: bool = False) -
     out: list[IntLike] = list(strides)
     for i in range(len(sizes) - 1, -1, -1):
         old: IntLike = x.sizes[i - pad] if i >= pad else 1
-        out[i] = x.strides[i - pad] if i >= pad else (sizes[i + 1] * out[i + 1] if i + 1 < len(sizes) else 1)
+        if x.rank:
+            out[i] = x.strides[i - pad] if i >= pad else (sizes[i + 1] * out[i + 1] if i + 1 < len(sizes) else 1)
         if isinstance(sizes[i], int) and sizes[i] == -1:
             if i < pad:
                 raise RuntimeError("The expanded size of the tensor (-1) isn't allowed in a leading dimension")
@@ -217,7 +218,7 @@ def split(x: TensorType, length: IntLike, dim: int = 0) -> list[TensorType]:
 @rule("split_with_sizes unsafe_split_with_sizes")
 def split_with_sizes(x: TensorType, lengths: Sequence[IntLike], dim: int = 0) -> list[TensorType]:
     d = dim_of(dim, x.rank)
-    total: IntLike = sum(lengths)  # type: ignore[arg-type]
+    total: IntLike = sum(lengths)
     if isinstance(total, int) and isinstance(x.sizes[d], int) and total != x.sizes[d]:
         raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {x.sizes[d]}, got {list(lengths)}")
     return _pieces(x, lengths, d)

@@ -1,0 +1,133 @@
+"""Compare tracing with eager on torch's own operator samples (OpInfo): every ATen call, forward and backward."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from aten_record import Call, outputs, record_eager
+from torch.testing._internal.common_methods_invocations import op_db
+
+from braze import ir
+from braze.errors import Unsupported
+from braze.fake import DataDependent, FakeMode, fake_like
+
+
+@dataclass
+class Tally:
+    """Outcome of an operator's samples."""
+
+    name: str
+    same: int = 0
+    differ: list[str] = field(default_factory=list)
+    data: int = 0
+    unsupported: list[str] = field(default_factory=list)
+    executed: set[str] = field(default_factory=set)
+
+
+def _leaves(tree: Any) -> list[torch.Tensor]:
+    return [x for x in ir.leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def _relaid(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values in another memory layout: "fortran", "gaps", or "last" (channels last)."""
+    y = x.detach()
+    if layout == "fortran":
+        dims = list(range(y.dim()))[::-1]
+        y = y.permute(dims).contiguous().permute(dims)
+    elif layout == "gaps" and y.dim():
+        wide = y.new_zeros((*y.shape, 2))
+        wide[..., 0] = y
+        y = wide[..., 0]
+    elif layout == "last" and y.dim() in (4, 5):
+        y = y.contiguous(memory_format=torch.channels_last if y.dim() == 4 else torch.channels_last_3d)
+    return y.requires_grad_(x.requires_grad)
+
+
+def program(op: Any, sample: Any, backward: bool) -> Any:
+    """A function of the sample's tensors: the operator, then its gradients; returns both."""
+
+    def run(*tensors: Any) -> Any:
+        it = iter(tensors)
+        tree = (sample.input, list(sample.args), dict(sample.kwargs))
+        x, args, kwargs = ir.map_leaves(tree, lambda v: next(it) if isinstance(v, torch.Tensor) else v)
+        out = op.op(x, *args, **kwargs)
+        outs = [o for o in _leaves(out) if o.requires_grad]
+        wants = [t for t in tensors if t.requires_grad]
+        grads: tuple[Any, ...] = ()
+        if backward and outs and wants:
+            grads = torch.autograd.grad(outs, wants, [torch.ones_like(o) for o in outs], allow_unused=True)
+        return [*ir.leaves(out), *grads]
+
+    return run
+
+
+def compare(want: list[Call], got: list[Call], results: list[tuple[str, ...]]) -> str | None:
+    """The first difference. Where the two made other calls only the results are compared: a gradient through an
+    in-place write to a view is replayed by view functions under tracing, by ``as_strided`` in eager."""
+    if [c[0] for c in want] == [c[0] for c in got]:
+        for a, b in zip(want, got):
+            if a != b:
+                return f"eager {a} traced {b}"
+    if results[0] != results[1]:
+        return f"results: eager {results[0]} traced {results[1]}"
+    return None
+
+
+def run_sample(op: Any, sample: Any, tally: Tally, backward: bool, layout: str = "") -> None:
+    tensors = _leaves((sample.input, list(sample.args), dict(sample.kwargs)))
+    if layout:
+        tensors = [_relaid(t, layout) for t in tensors]
+    fn = program(op, sample, backward)
+    want: list[Call] = []
+    got: list[Call] = []
+    try:
+        eager = outputs(record_eager(fn, tensors, want))
+    except Exception:  # noqa: BLE001  (a sample that eager rejects says nothing about tracing)
+        return
+    mode = FakeMode(lambda f, a, k, out: got.append((str(f), outputs(out))), lift=fake_like)
+    try:
+        fakes = [fake_like(t) for t in tensors]
+        with mode:
+            traced = outputs(fn(*fakes))
+    except DataDependent:
+        tally.data += 1
+        return
+    except Unsupported as e:
+        tally.unsupported.append(str(e).split("\n")[0])
+        return
+    except Exception as e:  # noqa: BLE001
+        if "data is not allocated yet" in str(e):
+            tally.data += 1
+        else:
+            tally.differ.append(f"{type(e).__name__} after {got[-1:]}: {str(e)[:300]}")
+        return
+    tally.executed |= {str(f) for f in mode.executed}
+    bad = compare(want, got, [eager, traced])
+    if bad is None:
+        tally.same += 1
+    else:
+        tally.differ.append(bad)
+
+
+def samples(op: Any, dtype: torch.dtype, limit: int | None, backward: bool) -> Iterator[Any]:
+    yield from islice(op.sample_inputs("cpu", dtype, requires_grad=backward), limit)
+
+
+def check(op: Any, dtype: torch.dtype = torch.float32, limit: int | None = None, layout: str = "") -> Tally:
+    """All samples of one operator, with the backward pass where it has one."""
+    tally = Tally(op.formatted_name)
+    backward = op.supports_autograd and dtype.is_floating_point
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in samples(op, dtype, limit, backward):
+            run_sample(op, sample, tally, backward, layout)
+    return tally
+
+
+def operators(dtype: torch.dtype) -> list[Any]:
+    return [op for op in op_db if dtype in op.dtypes]
