@@ -66,7 +66,11 @@ class SavedRef:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """See the module's docstring. ``result_grads[k]`` says whether result k requires grad."""
+    """See the module's docstring.
+
+    ``result_grads[k]``: whether result k requires grad. ``watched``: results that share memory with extras, so that a
+    result overwritten before the backward must be an error. ``random``: running the program again draws other numbers.
+    """
 
     n_inputs: int
     n_results: int
@@ -76,6 +80,8 @@ class Signature:
     saved: tuple[SavedRef, ...] = ()
     tangents: tuple[TensorType, ...] = ()
     input_grads: tuple[bool, ...] = ()
+    watched: tuple[int, ...] = ()
+    random: bool = False
 
     @property
     def differentiable(self) -> bool:

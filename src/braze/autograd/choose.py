@@ -1,0 +1,214 @@
+"""What the backward saves, as a minimum cut.
+
+Every value that the backward could use is a node of a network, with an edge of the cost of saving it; where it may be
+computed again, an edge from the source of the cost of that.  The cut pays for each value on its way: it is saved, or
+computed again from what is.  Costs are bytes of memory traffic; a byte that stays alive until the backward counts
+``MEMORY`` times.
+
+What is never computed again: library calls and reductions; values that the forward keeps across a library call anyway (a
+residual stream: a chain of these would have to be computed from the first layer on).  Views are free; they are not
+saved, because their base is.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in
+from .costs import RECOMPUTE, Kind, kind_of
+from .flow import INFINITE, Network
+from .rewrite import operands
+from .unalias import storage_root
+
+MEMORY = 2.0
+SMALL = 512  # bytes; below, saving costs a constant
+
+
+@dataclass
+class Plan:
+    """A joint graph, studied. ``late``: what depends on tangents. ``early``: what the forward computes. ``demanded``:
+    what the backward reads and the forward can give, in order. ``overwritten``: positions of mutated primals."""
+
+    graph: Graph
+    primal_index: dict[Node, int]
+    late: set[Node]
+    early: set[Node]
+    demanded: list[Node]
+    overwritten: frozenset[int]
+    kinds: dict[Node, Kind] = field(default_factory=dict)
+    users: dict[Node, list[Node]] = field(default_factory=dict)
+    kept: set[Node] = field(default_factory=set)  # early values that outlive a library call in the forward
+    stored: set[Node] = field(default_factory=set)  # early values that the forward writes to memory anyway
+    needed: set[Node] = field(default_factory=set)  # values that a library call of the backward reads
+
+    def shrinks(self, node: Node) -> bool:
+        """Whether a node is a view of fewer elements than its memory has."""
+        root = storage_root(node)
+        return root is not node and nbytes(node) < nbytes(root)
+
+
+def nbytes(node: Node) -> int:
+    """Bytes of a node's elements; symbolic sizes count by their hints."""
+    val = node.val
+    if isinstance(val, TensorType):
+        n = val.nbytes
+        return evaluate(n) if isinstance(n, Expr) else n
+    return 8
+
+
+def study(
+    graph: Graph, primals: Sequence[Node], outputs: Any, gradients: Any, overwritten: frozenset[int] = frozenset()
+) -> Plan:
+    """Classify the nodes of a joint graph without dead code."""
+    primal_index = {n: i for i, n in enumerate(primals)}
+    late = {n for n in graph.inputs if n not in primal_index}
+    reads: dict[Node, list[Node]] = {}
+    for n in graph.nodes:
+        if n.op == "call":
+            reads[n] = args = operands(n)
+            if not late.isdisjoint(args):
+                late.add(n)
+    early = set(nodes_in(outputs))
+    demanded = {n for n in nodes_in(gradients) if n not in late}
+    users: dict[Node, list[Node]] = {n: [] for n in graph.nodes}
+    for n in reversed(graph.nodes):
+        args = reads.get(n, [])
+        if n.tags.get("effect") and n not in late:
+            early.add(n)
+        if n in early:
+            early.update(args)
+        for a in args:
+            users[a].append(n)
+            if n in late and a not in late:
+                demanded.add(a)
+    plan = Plan(graph, primal_index, late, early, [n for n in graph.nodes if n in demanded], overwritten)
+    plan.kinds = {n: kind_of(n) for n in reads}
+    plan.users = users
+    _mark_kept(plan, reads)
+    _mark_stored(plan, set(nodes_in(outputs)))
+    return plan
+
+
+def _mark_kept(plan: Plan, reads: dict[Node, list[Node]]) -> None:
+    """Early values that are read again after a library call which their first reader leads to."""
+    depth: dict[Node, int] = {}
+    before: dict[Node, int] = {}
+    for n in plan.graph.nodes:
+        if n in plan.early:
+            before[n] = max((depth[a] for a in reads.get(n, ())), default=0)
+            depth[n] = before[n] + (plan.kinds.get(n) is Kind.OPAQUE)
+    reach: dict[Node, int] = {}
+    for n in reversed(plan.graph.nodes):
+        if n in plan.early:
+            at = [reach[u] if plan.kinds[u] is Kind.VIEW else before[u] for u in plan.users[n] if u in plan.early]
+            reach[n] = max(at, default=0)
+            if reach[n] > depth[n]:
+                plan.kept.add(n)
+
+
+def _mark_stored(plan: Plan, outputs: set[Node]) -> None:
+    kinds = plan.kinds
+    for n in reversed(plan.graph.nodes):
+        kind = kinds.get(n)
+        for u in plan.users[n]:
+            if kinds[u] is Kind.OPAQUE or kinds[u] is Kind.VIEW and u in plan.needed:
+                if u in plan.late or u in plan.needed:
+                    plan.needed.add(n)
+            if u in plan.early and (kinds[u] is Kind.OPAQUE or kinds[u] is Kind.VIEW and u in plan.stored):
+                plan.stored.add(n)
+        if n.op != "call" or kind is Kind.OPAQUE or n in outputs or n in plan.kept:
+            plan.stored.add(n)
+        elif n.target is operator.getitem and kinds.get(n.args[0]) is Kind.OPAQUE:
+            plan.stored.add(n)
+
+
+def _saving(plan: Plan, n: Node, memory: float) -> int:
+    """The cost of saving a value; INFINITE where something else should be."""
+    if not isinstance(n.val, TensorType):
+        return INFINITE
+    if n in plan.primal_index and plan.primal_index[n] not in plan.overwritten:
+        return 1
+    size = nbytes(n)
+    root = storage_root(n)
+    if root is not n:
+        if not plan.shrinks(n) or any(plan.kinds[u] is Kind.VIEW for u in plan.users[n]):
+            return INFINITE
+        return int(max(size, SMALL) * (memory + 2))
+    if plan.kinds.get(n) is Kind.CREATE:
+        return INFINITE
+    return int(max(size, SMALL) * (memory + (n not in plan.stored)))
+
+
+def _again(plan: Plan, n: Node, table: dict[Kind, float], lift: bool) -> int:
+    """The cost of computing a value again; INFINITE where that must not be."""
+    if n in plan.primal_index or n.op == "const":
+        return INFINITE
+    if n not in plan.early:
+        return 0  # the backward alone wants it: it is computed once, there
+    kind = plan.kinds[n]
+    if kind is Kind.VIEW:
+        return 0
+    rate = table.get(kind)
+    if rate is None or n in plan.kept and not lift and kind is not Kind.CREATE:
+        return INFINITE
+    cost = rate * nbytes(n)
+    if n in plan.needed:
+        cost += nbytes(n) + sum(nbytes(a) for a in operands(n) if a in plan.primal_index)
+    return int(cost) + 1
+
+
+def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
+    """The values to save, in the graph's order. Below a budget of 1.0, values are computed again that otherwise would not
+    be, until at most that share of the bytes is saved or nothing more can be done."""
+    saved = _cut(plan, MEMORY, RECOMPUTE, lift=False)
+    if budget >= 1.0:
+        return saved
+    target = budget * _total(plan, saved)
+    reductions = {**RECOMPUTE, Kind.REDUCE: 2.0}
+    for memory, table, lift in ((8.0, RECOMPUTE, False), (8.0, reductions, True), (64.0, reductions, True)):
+        saved = _cut(plan, memory, table, lift)
+        if _total(plan, saved) <= target:
+            break
+    return saved
+
+
+def _total(plan: Plan, saved: list[Node]) -> int:
+    return sum(nbytes(n) for n in saved if n not in plan.primal_index)
+
+
+def _cut(plan: Plan, memory: float, table: dict[Kind, float], lift: bool) -> list[Node]:
+    wanted = _ancestors(plan)
+    net = Network()
+    entry: dict[Node, int] = {}
+    exit_: dict[Node, int] = {}
+    for n in wanted:
+        save, again = _saving(plan, n, memory), _again(plan, n, table, lift)
+        if again >= INFINITE:
+            entry[n], exit_[n] = 0, net.node()
+            net.edge(0, exit_[n], save)
+            continue
+        entry[n] = net.node()
+        net.edge(0, entry[n], again)
+        if save >= INFINITE:
+            exit_[n] = entry[n]
+        else:
+            exit_[n] = net.node()
+            net.edge(entry[n], exit_[n], save)
+        for a in operands(n):
+            net.edge(exit_[a], entry[n], INFINITE)
+    for n in plan.demanded:
+        net.edge(exit_[n], 1, INFINITE)
+    _, near = net.min_cut()
+    return [n for n in wanted if near[entry[n]] and not near[exit_[n]]]
+
+
+def _ancestors(plan: Plan) -> list[Node]:
+    """What the demanded values are computed from, and they, in order."""
+    out = set(plan.demanded)
+    for n in reversed(plan.graph.nodes):
+        if n in out and n.op == "call":
+            out.update(operands(n))
+    return [n for n in plan.graph.nodes if n in out]

@@ -1,0 +1,155 @@
+"""Split a joint graph into a forward and a backward: what to save, what to compute again.
+
+    forward(x, w):  m = x @ w; r = relu(m); s = softmax(r); return s.sum(), r, s
+    backward(x, r, s, tangent):  ...                                    # x is an input: saved for free
+
+Which values cross is a minimum cut (``choose.py``); this file builds the two graphs and the signature around the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch._ops import OpOverload
+
+from ..ir import Graph, Node, SavedRef, Signature, nodes_in
+from ..prims.rng import philox_seed
+from .choose import Plan, choose_saved, study
+from .cse import eliminate_common_subexpressions
+from .dce import eliminate_dead_code
+from .joint import Joint
+from .norms import split_norms
+from .rewrite import build, operands, replaced, substituted
+from .schema import op_info
+from .simplify import simplify
+from .unalias import clone_of, saved_copy, storage_root, unalias, unalias_gradients
+
+
+@dataclass(frozen=True)
+class AotGraphs:
+    """``forward(*inputs) -> (*results, *mutated, *extras)``; ``backward(*saved, *tangents) -> gradients`` or None when
+    there is nothing to differentiate. ``signature`` says how to call them."""
+
+    forward: Graph
+    backward: Graph | None
+    signature: Signature
+
+
+def partition(joint: Joint, budget: float = 1.0) -> AotGraphs:
+    """Simplify the joint graph and split it. ``budget`` is the share of the bytes that the cheapest cut saves which may
+    be saved: below 1.0 more is computed again."""
+    has_backward = any(isinstance(g, Node) for g in joint.gradients)
+    graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
+    if has_backward:
+        graph = eliminate_common_subexpressions(split_norms(graph))
+    graph = eliminate_dead_code(graph)
+    n_forward = joint.n_results + len(joint.mutated)
+    outputs, gradients = graph.outputs[:n_forward], graph.outputs[n_forward:]
+    primals = graph.inputs[: joint.n_primals]
+    if not has_backward:
+        forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results)
+        return AotGraphs(forward, None, _signature(joint, (), ()))
+    plan = study(graph, primals, outputs, gradients, frozenset(m.index for m in joint.mutated))
+    saved = choose_saved(plan, budget)
+    return _split(joint, plan, saved, outputs, gradients)
+
+
+def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ...]) -> Signature:
+    return Signature(
+        n_inputs=joint.n_primals,
+        n_results=joint.n_results,
+        outputs=joint.outputs,
+        result_grads=joint.result_grads,
+        mutated=joint.mutated,
+        saved=saved,
+        tangents=tuple(t.val for t in joint.tangents) if saved or joint.tangents else (),
+        input_grads=tuple(isinstance(g, Node) for g in joint.gradients),
+        watched=watched,
+        random=any(_random(n) for n in joint.graph.calls),
+    )
+
+
+def _random(n: Node) -> bool:
+    return n.target is philox_seed or isinstance(n.target, OpOverload) and op_info(n.target).random
+
+
+def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients: Any) -> AotGraphs:
+    graph = plan.graph
+    primals = graph.inputs[: joint.n_primals]
+    results = list(outputs[: joint.n_results])
+    mutated = {m.index for m in joint.mutated}
+    place: dict[Node, SavedRef] = {}
+    extras: list[Node] = []
+    cloned: dict[Node, Node] = {}
+    for v in saved:
+        if v in plan.primal_index and plan.primal_index[v] not in mutated:
+            place[v] = SavedRef("input", plan.primal_index[v])
+        elif v in results:
+            place[v] = SavedRef("result", results.index(v))
+        else:
+            if v in plan.primal_index or plan.shrinks(v):  # the input changes; a view would keep its whole base alive
+                cloned[v] = saved_copy(v) if v in plan.primal_index else clone_of(v)
+            place[v] = SavedRef("extra", len(extras))
+            extras.append(cloned.get(v, v))
+    nodes = _forward_nodes(plan, [*outputs, *extras], cloned)
+    forward = unalias(build("forward", primals, nodes, (*outputs, *extras)), joint.n_results)
+    roots = {storage_root(e) for e in extras}
+    watched = tuple(i for i, r in enumerate(results) if isinstance(r, Node) and storage_root(r) in roots)
+    backward = _backward(plan, saved, graph.inputs[joint.n_primals :], gradients)
+    return AotGraphs(forward, backward, _signature(joint, tuple(place[v] for v in saved), watched))
+
+
+def _forward_nodes(plan: Plan, wanted: list[Any], cloned: dict[Node, Node]) -> list[Node]:
+    """The nodes that the wanted values need, in the joint's order, clones after their sources."""
+    live = set(nodes_in(wanted)) | set(cloned)
+    kept: list[Node] = []
+    for n in reversed(plan.graph.nodes):
+        if n in live or n.tags.get("effect") and n not in plan.late:
+            if n in cloned:
+                kept.append(cloned[n])
+            kept.append(n)
+            live.update(operands(n))
+    kept.reverse()
+    return kept
+
+
+def _backward(plan: Plan, saved: list[Node], tangents: Iterable[Node], gradients: Any) -> Graph:
+    """The backward graph. What is computed again is placed right before its first use."""
+    inputs = [_as_input(v) for v in saved] + list(tangents)
+    env = dict(zip(saved, inputs))
+    order: list[Node] = []
+    done: set[Node] = set(saved) | set(tangents)
+
+    def need(n: Node) -> None:
+        stack = [n]
+        while stack:
+            at = stack[-1]
+            if at in done:
+                stack.pop()
+                continue
+            missing = [a for a in operands(at) if a not in done]
+            if missing:
+                stack.extend(reversed(missing))
+            else:
+                stack.pop()
+                done.add(at)
+                order.append(at)
+
+    for n in plan.graph.nodes:
+        if n in plan.late and n.op == "call":
+            need(n)
+    for g in nodes_in(gradients):
+        need(g)
+    nodes = []
+    for n in order:
+        new = replaced(n, env)
+        if new is not n:
+            env[n] = new
+        nodes.append(new)
+    return unalias_gradients(build("backward", inputs, nodes, substituted(tuple(gradients), env)), len(saved))
+
+
+def _as_input(node: Node) -> Node:
+    return Node(node.name, "input", None, (), {}, node.val, node.loc)

@@ -1,0 +1,138 @@
+"""Calls that do nothing go: one row an operator.
+
+    a = view(x, [4, 8]); b = view(a, [32]); c = b.to(f32); return c * 2      ->      return view(x, [32]) * 2
+
+A row takes a call whose operands are simplified and gives the node that it equals, or a shorter call, or None.  Graphs are
+functional, so a copy equals its source; where both leave the graph, ``unalias`` copies again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..fake.layout import view_strides
+from ..ir import Graph, Node, TensorType
+from .layout import same_strides
+from .rewrite import build, replaced, substituted
+
+aten = torch.ops.aten
+Row = Callable[[Node], Node | None]
+_EXACT = {
+    torch.float16: (torch.float32, torch.float64),
+    torch.bfloat16: (torch.float32, torch.float64),
+    torch.float32: (torch.float64,),
+    torch.bool: (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float32, torch.float64, torch.bfloat16),
+    torch.int32: (torch.int64, torch.float64),
+}
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph without calls that give back their operand."""
+    env: dict[Node, Node] = {}
+    nodes = []
+    for n in graph.nodes:
+        new = replaced(n, env) if env and n.op == "call" else n
+        row = ROWS.get(new.target) if n.op == "call" else None
+        found = row(new) if row is not None else None
+        if found is None:
+            found = new
+        if found is not n:
+            env[n] = found
+        if found is new or found.op == "call" and found.name == n.name:
+            nodes.append(found)
+    return build(graph.name, graph.inputs, nodes, substituted(graph.outputs, env))
+
+
+def _source(node: Node) -> Node:
+    out = node.args[0]
+    assert isinstance(out, Node)
+    return out
+
+
+def _same_type(node: Node) -> Node | None:
+    """The operand, when the result has its dtype, device, sizes and strides."""
+    a: TensorType = _source(node).val
+    b: TensorType = node.val
+    same = a.sizes == b.sizes and a.dtype == b.dtype and a.device == b.device
+    return _source(node) if same and same_strides(a.sizes, a.strides, b.strides) else None
+
+
+def _again(node: Node, target: OpOverload, *args: Any) -> Node:
+    """The same value by another call."""
+    return Node(node.name, "call", target, args, {}, node.val, node.loc)
+
+
+def _view(node: Node) -> Node | None:
+    same = _same_type(node)
+    if same is not None:
+        return same
+    inner = _source(node)
+    if inner.op == "call" and inner.target in _RESHAPES:
+        root = _source(inner)
+        t: TensorType = root.val
+        if t.sizes == node.val.sizes and same_strides(t.sizes, t.strides, node.val.strides):
+            return root
+        if view_strides(t.sizes, t.strides, node.val.sizes) is not None:
+            return _again(node, aten.view.default, root, list(node.val.sizes))
+    if node.target is not aten.view.default:
+        return _again(node, aten.view.default, inner, list(node.val.sizes))
+    return None
+
+
+def _to_copy(node: Node) -> Node | None:
+    same = _same_type(node)
+    if same is not None:
+        return same
+    inner = _source(node)
+    if inner.op != "call" or inner.target is not aten._to_copy.default:
+        return None
+    root: TensorType = _source(inner).val
+    back = root.dtype == node.val.dtype and inner.val.dtype in _EXACT.get(root.dtype, ())
+    same = root.device == node.val.device == inner.val.device and same_strides(
+        root.sizes, root.strides, node.val.strides
+    )
+    return _source(inner) if back and same else None
+
+
+def _undone(node: Node) -> Node | None:
+    """A transpose of a transpose."""
+    inner = _source(node)
+    if inner.op == "call" and inner.target is node.target:
+        rank = inner.val.rank
+        mine = {d % rank for d in node.args[1:]} if rank else set()
+        theirs = {d % rank for d in inner.args[1:]} if rank else set()
+        if mine == theirs:
+            return _source(inner)
+    return None
+
+
+def _permute(node: Node) -> Node | None:
+    same = _same_type(node) if [d % len(node.args[1]) for d in node.args[1]] == list(range(len(node.args[1]))) else None
+    if same is not None:
+        return same
+    inner = _source(node)
+    if inner.op == "call" and inner.target is aten.permute.default:
+        dims = [inner.args[1][d] for d in node.args[1]]
+        if [d % len(dims) for d in dims] == list(range(len(dims))):
+            return _source(inner)
+        return _again(node, aten.permute.default, _source(inner), dims)
+    return None
+
+
+_RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default})
+ROWS: dict[OpOverload, Row] = {
+    **{op: _view for op in _RESHAPES},
+    aten._to_copy.default: _to_copy,
+    aten.clone.default: _same_type,
+    aten.detach.default: _same_type,
+    aten.alias.default: _same_type,
+    aten.expand.default: _same_type,
+    aten.slice.Tensor: _same_type,
+    aten.t.default: _undone,
+    aten.transpose.int: _undone,
+    aten.permute.default: _permute,
+}

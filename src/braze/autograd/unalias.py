@@ -1,0 +1,91 @@
+"""Tell apart what must not share memory when it leaves a graph.
+
+Inside of a functional graph sharing is harmless: copies vanish and equal values merge.  Outside, a user may overwrite one
+output and must not see another, or an input, change.
+
+    a = x + 1; b = a; return a, b      ->      a = x + 1; b = clone(a); return a, b
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._ops import OpOverload
+
+from ..errors import Unsupported
+from ..fake import find_rule
+from ..fake.layout import is_dense
+from ..ir import Graph, Node
+from .rewrite import build
+from .schema import op_info
+
+aten = torch.ops.aten
+
+
+def storage_root(node: Node) -> Node:
+    """The node whose memory this node's value shows, through views."""
+    while node.op == "call":
+        call = node.args[0] if node.target is operator.getitem else node
+        if call.op != "call" or not isinstance(call.target, OpOverload) or not op_info(call.target).returns_view:
+            break
+        node = call.args[0]
+    return node
+
+
+def clone_of(node: Node) -> Node:
+    """A call that copies a node's value, with its strides where they have no gaps."""
+    rule = find_rule(aten.clone.default)
+    assert rule is not None
+    val = rule(node.val)
+    return Node(f"{node.name}_copy", "call", aten.clone.default, (node,), {}, val, node.loc)
+
+
+def unalias(graph: Graph, n_results: int) -> Graph:
+    """A forward graph whose first ``n_results`` outputs own their memory, each its own; and whose new values of
+    mutated inputs are not read from inputs, which may be overwritten first."""
+    taken: set[Node] = set()
+    outputs = list(graph.outputs)
+    copies: list[Node] = []
+    for i, out in enumerate(outputs):
+        if not isinstance(out, Node):
+            continue
+        root = storage_root(out)
+        if i < n_results and (root.op != "call" or root in taken) or root.op == "input" and out is not root:
+            outputs[i] = _copy(out, copies, i)
+        elif i < n_results:
+            taken.add(root)
+    if not copies:
+        return graph
+    return build(graph.name, graph.inputs, graph.nodes + copies, tuple(outputs))
+
+
+def unalias_gradients(graph: Graph, n_saved: int) -> Graph:
+    """A backward graph whose gradients share memory neither with saved tensors nor, unless equal, with each other."""
+    owner: dict[Node, Node] = {}
+    outputs = list(graph.outputs)
+    copies: list[Node] = []
+    kept = set(graph.inputs[:n_saved])
+    for i, out in enumerate(outputs):
+        if not isinstance(out, Node):
+            continue
+        root = storage_root(out)
+        if root in kept or root.op == "const" or owner.setdefault(root, out) is not out:
+            outputs[i] = _copy(out, copies, i)
+    if not copies:
+        return graph
+    return build(graph.name, graph.inputs, graph.nodes + copies, tuple(outputs))
+
+
+def _copy(node: Node, copies: list[Node], index: int) -> Node:
+    out = clone_of(node)
+    out.name = f"{node.name}_out{index}"
+    copies.append(out)
+    return out
+
+
+def saved_copy(node: Node) -> Node:
+    """A copy of an input that is overwritten. Unsupported where its layout cannot be kept."""
+    if not is_dense(node.val.sizes, node.val.strides):
+        raise Unsupported("an input with gaps in its memory is overwritten, and its old value is needed in the backward")
+    return clone_of(node)
