@@ -12,14 +12,22 @@ callable on real tensors, so ``ir.interpret`` runs the result.  The running exam
         expand = prims.expand(reshape, (64, 256))  # f32[64, 256]{1, 0}
         sub = prims.sub(maximum, expand)  # f32[64, 256]
         exp = prims.exp(sub)  # f32[64, 256]
-        sum_1 = prims.sum(exp, (1,))  # f32[64]
-        ...
+        sum = prims.sum(exp, (1,))  # f32[64]
+        reshape_1 = prims.reshape(sum, (64, 1))  # f32[64, 1]
+        expand_1 = prims.expand(reshape_1, (64, 256))  # f32[64, 256]{1, 0}
+        div = prims.div(exp, expand_1)  # f32[64, 256]
+        sum_1 = prims.sum(div, (0, 1))  # f32[]
+        return (sum_1,)
+
+Invariants: operands of elementwise primitives agree in sizes and dtype; only ``braze.ir`` values and primitives occur
+besides opaque calls, which see every tensor in the layout that the ATen graph promised; nothing mutates.
 """
 
-from . import creation, elementwise, indexing, reduction, scan, view  # noqa: F401  (each fills the table)
+from . import creation, elementwise, indexing, reduction, rng, scan, view  # noqa: F401  (each fills the table)
+from .decompose import Policy, decompose
 from .prim import FAMILIES, PRIMS, Prim
 
-__all__ = ["FAMILIES", "PRIMS", "Prim"]
+__all__ = ["FAMILIES", "PRIMS", "Policy", "Prim", "decompose"]
 
 
 def __getattr__(name: str) -> Prim:

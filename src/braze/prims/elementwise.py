@@ -2,7 +2,8 @@
 
 Operands are tensors of one shape and one dtype, or Python scalars (also ``IntLike``) that take the tensors' dtype; at
 least one operand is a tensor.  float16 and bfloat16 compute in float32 (scalars are not rounded to 16 bits first) and
-round at the end.  bool has only comparisons, ``bitwise_*``, ``where``, ``clone`` and ``convert``.  Complex has none.
+round at the end.  bool has only comparisons, ``bitwise_*``, ``where``, ``clone`` and ``convert``.  Other dtypes
+(complex, float8, the wide unsigned integers) have none: ops on them stay opaque.
 
 Result dtype rules: ``same`` (the operands'), ``bool``, or the ``dtype`` argument (``convert``, ``bitcast``).
 
@@ -23,9 +24,7 @@ from braze.ir import IntLike, TensorType, contiguous_strides
 from .prim import Prim
 
 FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
-INTS = frozenset(
-    (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
-)
+INTS = frozenset((torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8))
 REAL = FLOATS | INTS
 BOOL = frozenset((torch.bool,))
 ANY = REAL | BOOL

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from braze.fake.layout import view_strides
 from braze.ir import IntLike, TensorType, contiguous_strides, product
 
 from .prim import Prim
@@ -39,37 +40,6 @@ def _reshape(x: TensorType, sizes: Ints) -> TensorType:
     if strides is None:
         return TensorType(tuple(sizes), contiguous_strides(sizes), x.dtype, x.device)
     return TensorType(tuple(sizes), strides, x.dtype, x.device, x.offset)
-
-
-def view_strides(
-    sizes: tuple[IntLike, ...], strides: tuple[IntLike, ...], new: tuple[IntLike, ...]
-) -> tuple[IntLike, ...] | None:
-    """The strides of a view with sizes ``new``, or None where memory must be copied (ATen's computeStride)."""
-    if strides == contiguous_strides(sizes) or any(n == 0 for n in sizes):
-        return contiguous_strides(new)
-    out: list[IntLike] = [1] * len(new)
-    at = len(new) - 1
-    base: IntLike = strides[-1] if strides else 1
-    have: IntLike = 1
-    want: IntLike = 1
-    for d in range(len(sizes) - 1, -1, -1):
-        have = have * sizes[d]
-        if d == 0 or (sizes[d - 1] != 1 and strides[d - 1] != have * base):
-            while at >= 0 and (
-                want != have
-                and (isinstance(want, int) and isinstance(have, int) and want < have or new[at] != 1)
-                or new[at] == 1
-            ):
-                if want == have and new[at] != 1:
-                    break
-                out[at] = want * base
-                want = want * new[at]
-                at -= 1
-            if want != have:
-                return None
-            if d > 0:
-                base, have, want = strides[d - 1], 1, 1
-    return tuple(out) if at < 0 else None
 
 
 def _slice(x: TensorType, starts: Ints, stops: Ints, steps: Ints) -> TensorType:
