@@ -1,0 +1,241 @@
+"""The host program: readable Python that runs a program's steps, ``def call(args) -> outputs``.
+
+``emit_host(program)`` gives the function's text; names that it uses apart from those of ``braze.runtime.host``
+(kernels, vendor calls, constants) come from ``namespace(program, kernels)``.  Memory is freed by ``del`` after the
+last use; a buffer whose plan lets it take over another's memory is that tensor under a new name when their layouts
+agree.  Everything runs below autograd: no vendor call records a graph.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from braze.inductor.loops import Buffer, Extern, Kernel, Program, Strided, canonical
+from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
+
+from .externs import binding
+
+RESERVED = frozenset(("args", "torch", "call", "empty_strided", "as_strided", "restrided", "reused", "below_autograd"))
+
+
+class HostWriter:
+    """Writes one program's host function and collects the objects that it names."""
+
+    def __init__(self, program: Program, order: Callable[[Kernel], tuple[list[Buffer], list[str]]]) -> None:
+        self.program, self.order = program, order
+        self.names: dict[Any, str] = {}
+        self.taken: set[str] = set(RESERVED)
+        self.objects: dict[str, Any] = {}
+        self.kernels: dict[str, str] = {}  # canonical key -> name
+        self.lines: list[str] = []
+        self.fixed: set[Buffer] = set()  # tensors that the program does not own: inputs and constants
+        self.fresh: set[Buffer] = set()  # allocated here: storage offset 0
+
+    # -- names
+
+    def unique(self, base: str) -> str:
+        base = "".join(c if c.isalnum() or c == "_" else "_" for c in base) or "v"
+        if base[0].isdigit() or keyword.iskeyword(base):
+            base = "v" + base
+        name, n = base, 1
+        while name in self.taken:
+            name, n = f"{base}_{n}", n + 1
+        self.taken.add(name)
+        return name
+
+    def name(self, b: Buffer) -> str:
+        if b not in self.names:
+            self.names[b] = self.unique(b.name)
+        return self.names[b]
+
+    def object(self, value: Any, base: str) -> str:
+        """The name under which the function sees an object that has no spelling."""
+        for name, known in self.objects.items():
+            if known is value:
+                return name
+        name = self.unique(base)
+        self.objects[name] = value
+        return name
+
+    # -- expressions
+
+    def value(self, x: Any) -> str:
+        if isinstance(x, Strided):
+            return self.view(x)
+        if isinstance(x, tuple):
+            inner = ", ".join(map(self.value, x))
+            if type(x) is not tuple:
+                maker = self.object(type(x), type(x).__name__)
+                return f"{maker}({inner})" if hasattr(x, "_fields") else f"{maker}(({inner},))"
+            return f"({inner}{',' if len(x) == 1 else ''})"
+        if isinstance(x, list):
+            return f"[{', '.join(map(self.value, x))}]"
+        if isinstance(x, dict):
+            return "{" + ", ".join(f"{k!r}: {self.value(v)}" for k, v in x.items()) + "}"
+        if isinstance(x, Expr):
+            return to_str(x)
+        if isinstance(x, Symbol):
+            return x.name
+        if isinstance(x, float) and type(x) is float and (x != x or abs(x) == float("inf")):
+            return f"float('{x}')"
+        if (
+            x is None
+            or type(x) in (int, float, bool, str, bytes, complex)
+            or isinstance(x, (torch.dtype, torch.layout))
+        ):
+            return repr(x)
+        if isinstance(x, torch.memory_format):
+            return str(x)
+        if isinstance(x, torch.device):
+            return f"torch.device({str(x)!r})"
+        return self.object(x, "const")
+
+    def sizes(self, values: tuple[IntLike, ...]) -> str:
+        return self.value(tuple(values))
+
+    def view(self, s: Strided) -> str:
+        name, t = self.name(s.buffer), s.buffer.type
+        if s.is_whole:
+            return name
+        if len(s.sizes) == 2 and s.offset == t.offset and s.sizes == t.sizes[::-1] and s.strides == t.strides[::-1]:
+            return f"{name}.t()"
+        offset = self.value(s.offset - t.offset)
+        if s.buffer not in self.fresh:
+            offset = f"{name}.storage_offset()" + ("" if offset == "0" else f" + {offset}")
+        return f"as_strided({name}, {self.sizes(s.sizes)}, {self.sizes(s.strides)}, {offset})"
+
+    # -- statements
+
+    def emit(self, text: str) -> None:
+        self.lines.append("    " * 2 + text)
+
+    def write(self) -> str:
+        program = self.program
+        head = [f"def call(args):  # {program.name}"]
+        params: list[str] = []
+        for slot in program.inputs:
+            if isinstance(slot, Buffer):
+                self.fixed.add(slot)
+                params.append(self.name(slot))
+            elif isinstance(slot, Symbol):
+                self.taken.add(slot.name)
+                params.append(slot.name)
+            else:
+                params.append(self.unique("scalar"))
+        if params:
+            head.append(f"    {', '.join(params)}{',' if len(params) == 1 else ''} = args")
+        for b, t in program.constants.items():
+            self.fixed.add(b)
+            self.names[b] = self.object(t, b.name)
+        head.append("    with below_autograd():")
+        last = self._last_uses()
+        for n, step in enumerate(program.steps):
+            if isinstance(step, Kernel):
+                self._kernel(step)
+            else:
+                self._extern(step)
+            dead = [self.name(b) for b in last.get(n, ()) if b in self.names]
+            if dead:
+                self.emit(f"del {', '.join(dead)}")
+        self.emit(f"return {self.value(program.outputs)}")
+        return "\n".join(head + self.lines) + "\n"
+
+    def _last_uses(self) -> dict[int, list[Buffer]]:
+        """step -> the buffers to forget after it."""
+        last: dict[Buffer, int] = {}
+        for n, step in enumerate(self.program.steps):
+            for b in _touched(step):
+                if b not in last and b in self.program.reuse:
+                    last[self.program.reuse[b]] = n  # its memory is taken over here
+                last[b] = n
+        keep = {s.buffer for s in leaves(self.program.outputs) if isinstance(s, Strided)}
+        out: dict[int, list[Buffer]] = {}
+        for b, n in last.items():
+            if b not in keep and b not in self.program.constants:
+                out.setdefault(n, []).append(b)
+        return out
+
+    def _allocate(self, b: Buffer) -> None:
+        t = b.type
+        name = self.name(b)
+        self.fresh.add(b)
+        old = self.program.reuse.get(b)
+        if old is not None:
+            u = old.type
+            if (u.sizes, u.strides, u.dtype) == (t.sizes, t.strides, t.dtype):
+                self.emit(f"{name} = {self.name(old)}")
+            else:
+                self.emit(
+                    f"{name} = reused({self.name(old)}, {self.sizes(t.sizes)}, {self.sizes(t.strides)}, {t.dtype})"
+                )
+            return
+        device = "" if t.device.type == "cpu" else f", device={self.value(t.device)}"
+        self.emit(f"{name} = empty_strided({self.sizes(t.sizes)}, {self.sizes(t.strides)}, dtype={t.dtype}{device})")
+
+    def _kernel(self, k: Kernel) -> None:
+        form = canonical(k)
+        name = self.kernels.get(form.key)
+        if name is None:
+            name = self.kernels[form.key] = self.unique(k.name)
+        for b in k.writes:
+            if b not in self.fixed and b not in self.fresh and b not in self.names:
+                self._allocate(b)
+        buffers, ints = self.order(k)
+        note = ", ".join(dict.fromkeys(op for op, _ in k.origin))
+        self.emit(f"{name}({', '.join([*(self.name(b) for b in buffers), *ints])})" + (f"  # {note}" if note else ""))
+
+    def _extern(self, e: Extern) -> None:
+        target, spelling, trusted = binding(e.target)
+        if spelling is None:
+            spelling = self.object(target, getattr(e.target, "__name__", "extern").replace(".", "_"))
+        args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs.items()]
+        call = f"{spelling}({', '.join(args)})"
+        where = next((str(loc) for _, loc in e.origin if loc is not None), "")
+        note = f"  # {where}" if where else ""
+        outs = [self.name(b) if b is not None else "_" for b in e.outputs]
+        single = len(outs) == 1 and not _returns_several(e.target)
+        if not any(e.outputs):
+            self.emit(call + note)
+        else:
+            self.emit(f"{outs[0] if single else ', '.join(outs) + (',' if len(outs) == 1 else '')} = {call}{note}")
+        for b in e.outputs:
+            if b is not None and not trusted:
+                self.emit(f"if {self.name(b)}.stride() != {self.sizes(b.type.strides)}:")
+                self.emit(f"    {self.name(b)} = restrided({self.name(b)}, {self.sizes(b.type.strides)})")
+
+
+def _returns_several(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and (
+        len(schema.returns) > 1 or "[]" in str(schema.returns[0].type) or "List" in str(schema.returns[0].type)
+    )
+
+
+def _touched(step: Any) -> list[Buffer]:
+    if isinstance(step, Kernel):
+        return [*step.reads, *step.writes]
+    used = [s.buffer for s in leaves((step.args, step.kwargs)) if isinstance(s, Strided)]
+    return used + [b for b in step.outputs if b is not None]
+
+
+def size_names(program: Program) -> set[str]:
+    """Names of the symbolic sizes that a program's inputs give."""
+    return {s.name for slot in program.inputs if isinstance(slot, (Symbol, Expr)) for s in _symbols(slot)}
+
+
+def _symbols(slot: Any) -> set[Symbol]:
+    return {slot} if isinstance(slot, Symbol) else symbols(slot)
+
+
+def scope(writer: HostWriter, functions: Mapping[str, Any]) -> dict[str, Any]:
+    """The global names of the emitted function: kernels by canonical key, vendor calls, constants."""
+    from braze.runtime import host
+
+    names: dict[str, Any] = {"torch": torch, **host.NAMES, **writer.objects}
+    for key, name in writer.kernels.items():
+        names[name] = functions[key]
+    return names

@@ -1,0 +1,427 @@
+"""The body of a CPU kernel: a plan's loop nest written as LLVM IR."""
+
+from __future__ import annotations
+
+import torch
+
+from braze.inductor.loops.ir import Axis, Compute, Const, Index, Instr, Load, Reduce, Store
+from braze.ir import IntLike, Symbol, product
+from braze.runtime.cpu import Target
+
+from . import llvm_index as ix
+from .llvm_builder import ELEM, Builder, V
+from .llvm_index import Lanes, Scope
+from .llvm_ops import Site, convert, emit_compute
+from .llvm_plan import Plan, arguments, estimate, is_point, needed_in_pass, row_instrs
+from .llvm_reduce import Fold, fold_of, merge_all
+
+RUN = 64
+"""Steps of the innermost loop that are summed plainly before the compensated addition."""
+
+
+class Writer:
+    """Writes the work function of a plan: ``work(buffers..., sizes..., begin, end)`` runs the units [begin, end)."""
+
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.plan, self.nest, self.target = plan, plan.nest, target
+        self.b = Builder(target.flags, target.llvm_version)
+        self.scope = Scope()
+        self.lanes = Lanes()
+        self.levels: dict[Symbol, int] = {a.index: 1 for a in plan.units}
+        self.levels.update({a.index: 2 + k for k, a in enumerate(plan.loops)})
+        self.rows = list(row_instrs(plan))
+
+    # -- levels and scopes
+
+    def level(self, i: Instr) -> int:
+        """The level of the innermost loop that an instruction depends on."""
+        level = max((self.levels[s] for s in self.nest.deps[i]), default=0)
+        waits = self.nest.passes[i] > 0 and not is_point(self.nest, i)
+        return max(level, self.plan.row_level) if waits or isinstance(i, Store) else level
+
+    def is_vector(self, i: Instr) -> bool:
+        return self.lanes.count > 1 and self.lanes.axis in self.nest.deps[i]
+
+    def write(self) -> None:
+        """The function's body; its arguments are named %p0.. (buffers), %s0.. (sizes), %begin, %end."""
+        self.enter(0, self.rows)
+        plan = self.plan
+        begin, end = V("%begin", "i64"), V("%end", "i64")
+        if plan.chunk and not plan.units:
+            self._chunks(begin, end)
+            return
+
+        def unit(q: V, _: list[V]) -> tuple[()]:
+            outer = self.scope
+            self.scope = outer.copy()
+            if plan.chunk:
+                assert plan.vector is not None
+                pieces = ix.scalar_index(self.b, -(-plan.vector.size // plan.chunk), self.scope)
+                piece = self.b.binary("urem", q, pieces)
+                self._delinearize(self.b.binary("udiv", q, pieces))
+                self.enter(1, self.rows)
+                self._chunks(piece, self.b.add(piece, self.b.const("i64", 1)))
+            else:
+                self._delinearize(q)
+                self.enter(1, self.rows)
+                self._x_loops(0)
+            self.scope = outer
+            return ()
+
+        self.b.loop(begin, end, 1, unit, runs=True)
+
+    def _delinearize(self, q: V) -> None:
+        """Bind the unit axes from their flat position."""
+        for k in range(len(self.plan.units) - 1, -1, -1):
+            axis = self.plan.units[k]
+            if k == 0:
+                self.scope.symbols[axis.index] = q
+            else:
+                size = ix.scalar_index(self.b, axis.size, self.scope)
+                self.scope.symbols[axis.index] = self.b.binary("urem", q, size)
+                q = self.b.binary("udiv", q, size)
+
+    def _chunks(self, first: V, last: V) -> None:
+        """The vector axis over chunks [first, last)."""
+        plan, b = self.plan, self.b
+        assert plan.vector is not None
+        size = ix.scalar_index(b, plan.vector.size, self.scope)
+        lo = b.mul(first, b.const("i64", plan.chunk))
+        hi = b.mul(last, b.const("i64", plan.chunk))
+        hi = b.select(b.compare("slt", hi, size), hi, size)
+        whole = isinstance(plan.vector.size, int) and plan.vector.size % plan.lanes == 0
+        self._x_loops(0, (lo, hi, whole))
+
+    def _x_loops(self, k: int, span: tuple[V, V, bool] | None = None) -> None:
+        """The x loops inside the unit loop, from the k-th; ``span`` limits the vector axis (lo, hi, is a multiple of
+        lanes)."""
+        plan = self.plan
+        if k == plan.row_level - 1:
+            self._row()
+            return
+        axis = plan.loops[k]
+        size = ix.scalar_index(self.b, axis.size, self.scope)
+
+        def body(i: V, accumulators: list[V]) -> list[V]:
+            outer = self.scope
+            self.scope = outer.copy()
+            self.scope.symbols[axis.index] = i
+            self.enter(k + 2, self.rows)
+            self._x_loops(k + 1, span)
+            self.scope = outer
+            return []
+
+        if axis is plan.vector:
+            zero = self.b.const("i64", 0)
+            whole = isinstance(axis.size, int) and axis.size % plan.lanes == 0
+            lo, hi, even = span or (zero, size, whole)
+            self._vector_loop(axis, lo, hi, even, body, [], [])
+        else:
+            self.b.loop(self.b.const("i64", 0), size, 1, body, runs=_runs(axis.size))
+
+    # -- loops over lanes
+
+    def _vector_loop(
+        self, axis: Axis, lo: V, hi: V, even: bool, body: ix.Any, start: list[V], folds: list[Fold]
+    ) -> list[V]:
+        """``body(i, accumulators)`` over [lo, hi): full vectors, then the rest masked or one by one. ``even``: no
+        rest."""
+        lanes = self.plan.lanes
+        if lanes == 1:
+            return self._with_lanes(Lanes(axis.index, 1), lambda: self.b.loop(lo, hi, 1, body, start))
+        b = self.b
+        main, rest = hi, None
+        if not even:
+            if lo.const and hi.const:
+                rest = (int(hi.name) - int(lo.name)) % lanes
+                main = b.const("i64", int(hi.name) - rest)
+            else:
+                count = b.binary("and", b.sub(hi, lo), b.const("i64", -lanes))
+                main = b.add(lo, count)
+        runs = lo.const and main.const and int(lo.name) < int(main.name)
+        out = self._with_lanes(Lanes(axis.index, lanes), lambda: b.loop(lo, main, lanes, body, start, runs))
+        if even or rest == 0:
+            return out
+        if self.plan.masked_tail:
+            return self._masked_rest(axis, main, hi, rest, body, out)
+        return self._scalar_rest(axis, main, hi, body, out, folds)
+
+    def _with_lanes(self, lanes: Lanes, run: ix.Any) -> list[V]:
+        before = self.lanes
+        self.lanes = lanes
+        out: list[V] = run()
+        self.lanes = before
+        return out
+
+    def _masked_rest(self, axis: Axis, main: V, hi: V, rest: int | None, body: ix.Any, out: list[V]) -> list[V]:
+        b, lanes = self.b, self.plan.lanes
+        if rest is not None:
+            width = lanes
+            while not out and width // 2 >= rest:
+                width //= 2
+            mask = (
+                V(f"bitcast (i{width} {(1 << rest) - 1} to <{width} x i1>)", "i1", width, True) if width > 1 else None
+            )
+            return self._with_lanes(Lanes(axis.index, width, mask), lambda: list(body(main, out)))
+
+        def run() -> list[V]:
+            left = b.cast("trunc", b.sub(hi, main), "i32")
+            mask = b.compare("slt", b.iota("i32", lanes), left)
+            return self._with_lanes(Lanes(axis.index, lanes, mask), lambda: list(body(main, out)))
+
+        return b.when(b.compare("slt", main, hi), run, out)
+
+    def _scalar_rest(self, axis: Axis, main: V, hi: V, body: ix.Any, out: list[V], folds: list[Fold]) -> list[V]:
+        b = self.b
+        start = [v for f in folds for v in f.identity(b, 1)]
+        last = self._with_lanes(Lanes(axis.index, 1), lambda: b.loop(main, hi, 1, body, start))
+        result: list[V] = []
+        n = 0
+        for f in folds:
+            m = len(f.identity(b, 1))
+            result += f.insert(b, out[n : n + m], last[n : n + m])
+            n += m
+        return result
+
+    # -- one point of the x axes
+
+    def _row(self) -> None:
+        """Everything at one point (or vector of points) of the x axes."""
+        plan = self.plan
+        reductions = [i for i in self.nest.body if isinstance(i, Reduce)]
+        stores = any(isinstance(i, Store) and is_point(self.nest, i) for i in self.nest.body)
+        for number in range(plan.last_pass + 1 if reductions or stores else 0):
+            self._pass(number)
+            self.emit_rows(number + 1)
+        for i in self.rows:
+            if isinstance(i, Store):
+                self.instr(i)
+
+    def emit_rows(self, passes: int) -> None:
+        """Row-level values that the first ``passes`` passes make computable."""
+        for i in self.rows:
+            if not isinstance(i, Store) and i not in self.scope.values and self.nest.passes[i] == passes:
+                self.instr(i)
+
+    def enter(self, level: int, instrs: list[Instr]) -> None:
+        """On entering a loop (0: the function): what lives at its level, and the addresses that inner levels build
+        on."""
+        if level == 0:
+            for k, buffer in enumerate(self.buffers):
+                self.scope.pointers[buffer, 0] = V(f"%p{k}", "ptr")
+            for k, s in enumerate(self.sizes):
+                self.scope.symbols[s] = V(f"%s{k}", "i64")
+        for i in instrs:
+            if isinstance(i, (Store, Reduce)) or i in self.scope.values or self.level(i) != level:
+                continue
+            if self.nest.passes[i] == 0 or is_point(self.nest, i):
+                self.instr(i)
+        for i in instrs:
+            if isinstance(i, (Load, Store)) and self.level(i) > level and not i.indirect:
+                ix.pointer(self.b, i.buffer, self.nest.offsets[i], self.scope, self.levels, level)
+
+    @property
+    def buffers(self) -> list[ix.Buffer]:
+        k = self.nest.kernel
+        return list(dict.fromkeys(k.reads + k.writes))
+
+    @property
+    def sizes(self) -> list[Symbol]:
+        return arguments(self.nest.kernel)[1]
+
+    # -- passes over the r axes
+
+    def _pass(self, number: int) -> None:
+        need = needed_in_pass(self.plan, number)
+        reductions = [i for i in need if isinstance(i, Reduce)]
+        if not need:
+            return
+        plan, b = self.plan, self.b
+        first = plan.row_level - 1
+        trips = product([a.size for a in self.nest.r])
+        lanes = self.lanes.count if not plan.in_r else plan.lanes
+        steps = estimate(trips) // (plan.lanes if plan.in_r else 1)
+        cascade = steps > RUN or not isinstance(trips, int)
+        folds = [fold_of(i, cascade) for i in reductions]
+        outer = self.scope
+        self.scope = outer.copy()
+        self._need, self._folds, self._cascade = need, folds, cascade
+        start = [v for f in folds for v in (f.outer_identity(b, lanes) if cascade else f.identity(b, lanes))]
+        self.enter_pass(plan.row_level)
+        result = self._r_loops(first, start)
+        self.scope = outer
+        n = 0
+        for f in folds:
+            m = len(f.outer_identity(b, 1) if cascade else f.identity(b, 1))
+            state = f.outer_result(result[n : n + m]) if cascade else result[n : n + m]
+            n += m
+            if plan.in_r:
+                state = f.fold_lanes(b, state)
+            self.scope.values[f.reduce] = f.result(state)
+
+    def enter_pass(self, level: int) -> None:
+        self.enter(level, [i for i in self._need if is_point(self.nest, i)])
+
+    def _r_loops(self, k: int, state: list[V]) -> list[V]:
+        """The r loops from the k-th; inside them all, one point."""
+        plan, b = self.plan, self.b
+        if k >= len(plan.loops):
+            return self._merge(state, self._point(self._identities())) if self._cascade else self._point(state)
+        axis = plan.loops[k]
+        last = k == len(plan.loops) - 1
+
+        def body(i: V, accumulators: list[V]) -> list[V]:
+            outer = self.scope
+            self.scope = outer.copy()
+            self.scope.symbols[axis.index] = i
+            self.enter_pass(k + 2)
+            out = self._point(accumulators) if last else self._r_loops(k + 1, accumulators)
+            self.scope = outer
+            return out
+
+        zero, size = b.const("i64", 0), ix.scalar_index(b, axis.size, self.scope)
+        if not last:
+            return b.loop(zero, size, 1, body, state, _runs(axis.size))
+        if not self._cascade:
+            return self._span(axis, zero, size, body, state)
+        return self._runs_of(axis, size, body, state)
+
+    def _span(self, axis: Axis, lo: V, hi: V, body: ix.Any, state: list[V]) -> list[V]:
+        if axis is self.plan.vector:
+            even = lo.const and hi.const and (int(hi.name) - int(lo.name)) % self.plan.lanes == 0
+            return self._vector_loop(axis, lo, hi, even, body, state, self._folds)
+        return self.b.loop(lo, hi, 1, body, state, lo.const and hi.const and int(lo.name) < int(hi.name))
+
+    def _runs_of(self, axis: Axis, size: V, body: ix.Any, state: list[V]) -> list[V]:
+        """The innermost loop cut into runs, whose results are merged into ``state``."""
+        b = self.b
+        length = RUN * (self.plan.lanes if axis is self.plan.vector else 1)
+        zero = b.const("i64", 0)
+        if isinstance(axis.size, int) and axis.size <= length:
+            return self._merge(state, self._span(axis, zero, size, body, self._identities()))
+        whole = axis.size - axis.size % length if isinstance(axis.size, int) else None
+        cut = (
+            b.const("i64", whole) if whole is not None else b.sub(size, b.binary("urem", size, b.const("i64", length)))
+        )
+
+        def run(lo: V, accumulators: list[V]) -> list[V]:
+            hi = b.add(lo, b.const("i64", length))
+            step = self.plan.lanes if axis is self.plan.vector else 1
+            lanes = Lanes(axis.index, step) if axis is self.plan.vector else self.lanes
+            out = self._with_lanes(lanes, lambda: b.loop(lo, hi, step, body, self._identities(), True))
+            return self._merge(accumulators, out)
+
+        state = b.loop(zero, cut, length, run, state, whole is not None and whole > 0)
+        if whole == axis.size:
+            return state
+        return self._merge(state, self._span(axis, cut, size, body, self._identities()))
+
+    def _identities(self) -> list[V]:
+        lanes = self.plan.lanes if self.plan.in_r else self.lanes.count
+        return [v for f in self._folds for v in f.identity(self.b, lanes)]
+
+    def _merge(self, outer: list[V], runs: list[V]) -> list[V]:
+        return merge_all(self.b, self._folds, outer, runs)
+
+    def _point(self, state: list[V]) -> list[V]:
+        """One point (or vector of points): fold into the reductions of this pass, do its stores."""
+        out: list[V] = []
+        n = 0
+        position: V | None = None
+        for f in self._folds:
+            m = len(f.identity(self.b, 1))
+            if f.reduce.kind in ("argmax", "argmin") and position is None:
+                position = self._position()
+            value = self.scope.values[f.reduce.value]
+            mask = self.lanes.mask
+            out += f.step(self.b, state[n : n + m], value, mask, position)
+            n += m
+        for i in self._need:
+            if isinstance(i, Store):
+                self.instr(i)
+        return out
+
+    def _position(self) -> V:
+        """The flat position over the r axes, in every lane."""
+        flat: IntLike = 0
+        for axis in self.nest.r:
+            flat = flat * axis.size + ix.Expr({(axis.index,): 1})
+        return ix.lane_index(self.b, flat, self.scope, self.lanes)
+
+    # -- instructions
+
+    def instr(self, i: Instr) -> None:
+        """Write one instruction at the current place."""
+        if isinstance(i, Const):
+            self.scope.values[i] = self._const(i)
+        elif isinstance(i, Index):
+            self.scope.values[i] = self._index(i)
+        elif isinstance(i, Load):
+            at, mask = self._place(i)
+            self.scope.values[i] = ix.load(self.b, i, at, self.lanes, mask, self.is_vector(i))
+        elif isinstance(i, Compute):
+            self.scope.values[i] = self._compute(i)
+        elif isinstance(i, Store):
+            at, mask = self._place(i)
+            vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode == "atomic_add")
+            ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector)
+
+    def _const(self, i: Const) -> V:
+        if i.dtype in (torch.bfloat16, torch.float16):
+            bits = torch.tensor(i.value, dtype=i.dtype).view(torch.int16).item()
+            v = self.b.const("i16", bits)
+            return v if i.dtype == torch.bfloat16 else self.b.const("half", float(i.value))
+        return self.b.const(ELEM[i.dtype], i.value)
+
+    def _index(self, i: Index) -> V:
+        e = self.nest.indices[i]
+        if self.is_vector(i):
+            elem = ix.narrow(e)
+            v = ix.lane_index(self.b, e, self.scope, self.lanes, elem)
+        else:
+            v = ix.scalar_index(self.b, e, self.scope)
+        return convert(self.b, v, torch.int32 if v.elem == "i32" else torch.int64, i.dtype)
+
+    def _place(self, i: Load | Store) -> tuple[ix.Place, V | None]:
+        ix.bind_indirect(self.scope, i.indirect, self.b)
+        at = ix.place(self.b, i, self.nest.offsets[i], self.scope, self.lanes, self._levels_of(i))
+        mask = None if i.mask is None else self.scope.values[i.mask]
+        vector = self.is_vector(i) or (isinstance(i, Store) and i.mode == "atomic_add" and self.lanes.count > 1)
+        if vector:
+            if self.lanes.mask is not None:
+                mask = self.lanes.mask if mask is None else self.b.binary("and", mask, self.lanes.mask)
+            mask = None if mask is None else self.b.splat(mask, self.lanes.count)
+        return at, mask
+
+    def _levels_of(self, i: Load | Store) -> dict[Symbol, int]:
+        if not i.indirect:
+            return self.levels
+        own = {s: max((self.levels[a] for a in self.nest.deps[v]), default=0) for s, v in i.indirect}  # type: ignore[index]
+        return {**self.levels, **own}
+
+    def _compute(self, i: Compute) -> V:
+        args = [self.scope.values[a] for a in i.args]
+        if i.fn == "check_index":
+            return self._check_index(i, args[0])
+        return emit_compute(Site(self.b, i, self.target.vector_math), args)
+
+    def _check_index(self, i: Compute, v: V) -> V:
+        """Wrap a negative index; out of range: raise the module's flag and use 0."""
+        b = self.b
+        size = convert(b, ix.scalar_index(b, dict(i.attrs)["size"], self.scope), torch.int64, i.args[0].dtype)
+        wrapped = b.select(b.compare("slt", v, b.like(v, 0)), b.add(v, size), v)
+        bad = b.compare("uge", wrapped, size)
+        if bad.lanes > 1:
+            if self.lanes.mask is not None and self.lanes.count == bad.lanes:
+                bad = b.binary("and", bad, self.lanes.mask)
+            name = f"llvm.vector.reduce.or.v{bad.lanes}i1"
+            b.declare(name, "i1", [bad.type])
+            any_bad = b.let("i1", 1, f"call i1 @{name}({bad.typed})")
+        else:
+            any_bad = bad
+        b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr @failed monotonic, align 4") or ())
+        return b.select(bad, b.splat(b.like(v, 0), bad.lanes), wrapped)
+
+
+def _runs(size: IntLike) -> bool:
+    return isinstance(size, int) and size > 0

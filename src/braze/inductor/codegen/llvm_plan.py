@@ -1,0 +1,362 @@
+"""From a loop-IR kernel to a loop nest for the CPU: which axis becomes vector lanes, which loops are shared by
+threads, and how many passes over the reduction axes there are.
+
+The nest, outermost first::
+
+    unit        the parallel x axes, flattened (and chunks of the vector axis, if that is an x axis); split over threads
+    serial x    axes that must not run in parallel (an atomic_add may hit one element from several of their points)
+    vector x    if the vector axis is an x axis
+    pass 0, 1   each a loop over the r axes (the vector axis last, if it is an r axis)
+
+A value lives at the level of the innermost loop that it depends on.  A reduction ends its pass; point-level values
+that a later pass needs are computed again there.  Stores of point-level values all go to the last pass, so that a
+buffer which takes over the memory of one that the kernel reads is written only after the last read of that point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduce, Store, operands
+from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, evaluate, product, symbols, terms_of
+from braze.runtime.cpu import Target
+
+from .llvm_builder import BITS, ELEM
+
+Access = Load | Store
+HEAVY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
+    " erfinv lgamma digamma sigmoid pow atan2 fmod remainder floor_div philox".split()
+)
+"""Computations that cost as much as ten or more simple ones."""
+
+
+@dataclass
+class Nest:
+    """A canonical kernel: expressions of every access and index, and what each value depends on."""
+
+    kernel: Kernel
+    x: list[Axis]
+    r: list[Axis]
+    body: list[Instr]  # what the stores need, in order
+    offsets: dict[Access, IntLike]  # element offset from the buffer's data pointer
+    indices: dict[Index, IntLike]
+    deps: dict[Instr, frozenset[Symbol]] = field(default_factory=dict)
+    passes: dict[Instr, int] = field(default_factory=dict)
+
+    def size(self, s: Symbol) -> IntLike:
+        return next(a.size for a in self.x + self.r if a.index is s)
+
+
+@dataclass
+class Plan:
+    """The decisions. ``lanes`` is the vector width in elements; ``chunk`` the elements of the vector x axis that a
+    unit takes (0: all of them)."""
+
+    nest: Nest
+    units: list[Axis]
+    serial: list[Axis]
+    vector: Axis | None
+    in_r: bool
+    lanes: int
+    chunk: int
+    last_pass: int
+    parallel: bool
+    masked_tail: bool
+
+    @property
+    def loops(self) -> list[Axis]:
+        """x loops inside the unit loop, then r loops, outermost first."""
+        inner = self.serial + ([self.vector] if self.vector and not self.in_r else [])
+        r = [a for a in self.nest.r if a is not self.vector]
+        return inner + r + ([self.vector] if self.vector and self.in_r else [])
+
+    @property
+    def row_level(self) -> int:
+        """Level of the innermost x loop. 0: outside all; 1: the unit loop; then one a loop."""
+        return 1 + len(self.serial) + (1 if self.vector and not self.in_r else 0)
+
+
+def estimate(e: IntLike) -> int:
+    """A size's value, by its hint when it is symbolic (1024 without one)."""
+    try:
+        return evaluate(e)
+    except ValueError:
+        return 1024
+
+
+# -- axes
+
+
+def offset(i: Access) -> IntLike:
+    """Element offset of an access from the buffer's first element (a tensor's data pointer is past its storage
+    offset)."""
+    out: IntLike = 0
+    for e, s in zip(i.index, i.buffer.type.strides):
+        out = out + e * s
+    return out
+
+
+def build_nest(kernel: Kernel) -> Nest:
+    """What a canonical kernel (simplified axes, one offset an access) needs and depends on."""
+    body = live(kernel)
+    offsets: dict[Access, IntLike] = {i: offset(i) for i in body if isinstance(i, (Load, Store))}
+    indices: dict[Index, IntLike] = {i: i.expr for i in body if isinstance(i, Index)}
+    nest = Nest(kernel, list(kernel.x), list(kernel.r), body, offsets, indices)
+    _dependencies(nest)
+    _number_passes(nest)
+    return nest
+
+
+def live(kernel: Kernel) -> list[Instr]:
+    """The instructions that the stores need, in body order."""
+    need: set[object] = set()
+    for i in reversed(kernel.body):
+        if isinstance(i, Store) or i in need:
+            need.add(i)
+            need.update(operands(i))
+    return [i for i in kernel.body if i in need]
+
+
+# -- dependence and passes
+
+
+def _dependencies(nest: Nest) -> None:
+    axes = {a.index for a in nest.x + nest.r}
+    r = {a.index for a in nest.r}
+    for i in nest.body:
+        found: set[Symbol] = set()
+        for v in operands(i):
+            found |= nest.deps[v]  # type: ignore[index]
+        if isinstance(i, (Load, Store)):
+            found |= symbols(nest.offsets[i]) & axes
+        elif isinstance(i, Index):
+            found |= symbols(nest.indices[i]) & axes
+        elif isinstance(i, Reduce):
+            found -= r
+        nest.deps[i] = frozenset(found)
+
+
+def _number_passes(nest: Nest) -> None:
+    """For each instruction the pass in which it can first be computed; for a row-level one the number of finished
+    passes."""
+    for i in nest.body:
+        ready = max((nest.passes[v] for v in operands(i)), default=0)  # type: ignore[index]
+        nest.passes[i] = ready + 1 if isinstance(i, Reduce) else ready
+
+
+def is_point(nest: Nest, i: Instr) -> bool:
+    """True when the instruction depends on an r axis."""
+    return not nest.deps[i].isdisjoint(a.index for a in nest.r)
+
+
+# -- the vector axis
+
+
+def lane_step(nest: Nest, i: Access, axis: Symbol) -> IntLike | None:
+    """Elements between neighbouring lanes of an access; None when they are not evenly spaced."""
+    if any(axis in nest.deps[v] for _, v in i.indirect):  # type: ignore[index]
+        return None
+    return coefficient(nest.offsets[i], axis)
+
+
+def _lane_cost(nest: Nest, axis: Axis) -> float:
+    cost = 0.0
+    for i in nest.offsets:
+        step = lane_step(nest, i, axis.index)
+        if isinstance(i, Store) and i.mode == "atomic_add" and step != 1:
+            cost += 24.0
+        elif step in (0, 1):
+            cost += 0.25 if step == 0 else 1.0
+        else:
+            cost += 12.0 if isinstance(i, Store) else 8.0
+    for e in nest.indices.values():
+        if axis.index in symbols(e) and coefficient(e, axis.index) is None:
+            cost += 4.0
+    for i in nest.body:
+        if isinstance(i, Compute):
+            cost += 8.0 if i.fn in HEAVY else 0.5
+    size = estimate(axis.size)
+    return cost * (16.0 / min(size, 16) if size else 1.0)
+
+
+def choose_vector(nest: Nest) -> tuple[Axis | None, bool]:
+    """(the axis of the lanes, is it an r axis). Ties go to the longer axis, then to the later."""
+    best: tuple[float, int, int] | None = None
+    chosen: tuple[Axis | None, bool] = (None, False)
+    for n, (axis, in_r) in enumerate([(a, False) for a in nest.x] + [(a, True) for a in nest.r]):
+        key = (_lane_cost(nest, axis), -min(estimate(axis.size), 64), -n)
+        if best is None or key < best:
+            best, chosen = key, (axis, in_r)
+    return chosen
+
+
+def _widest(nest: Nest) -> int:
+    """Bits of the widest element that vectors hold."""
+    widths = [32]
+    for i in nest.body:
+        if isinstance(i, (Const, Store, Index)):
+            continue
+        widths.append(BITS[ELEM[i.dtype]])
+    return max(widths)
+
+
+def _pressure(nest: Nest) -> int:
+    """Roughly how many vectors are alive at once."""
+    last: dict[object, int] = {}
+    for n, i in enumerate(nest.body):
+        for v in operands(i):
+            last[v] = n
+    alive = most = 0
+    ends: dict[int, int] = {}
+    for n, i in enumerate(nest.body):
+        alive -= ends.pop(n, 0)
+        if isinstance(i, (Load, Compute, Reduce)) and i in last:
+            alive += 1
+            ends[last[i]] = ends.get(last[i], 0) + 1
+        heavy = 3 if isinstance(i, Compute) and i.fn in HEAVY else 0
+        most = max(most, alive + heavy)
+    return max(most, 1)
+
+
+def choose_lanes(nest: Nest, axis: Axis, target: Target) -> int:
+    """A power of two: several registers wide, fewer where many values are alive or lanes are gathered."""
+    per_register = target.vector_bits // _widest(nest)
+    registers = 32 if target.vector_bits == 512 else 16
+    count = 4
+    while count > 1 and _pressure(nest) * count > registers:
+        count //= 2
+    scattered = any(lane_step(nest, i, axis.index) not in (0, 1) for i in nest.offsets)
+    if scattered:
+        count = 1
+    lanes = per_register * count
+    size = axis.size
+    if isinstance(size, int):
+        while lanes > 1 and lanes > size:
+            lanes //= 2
+    return max(lanes, 1)
+
+
+# -- threads
+
+
+def conflict_free(nest: Nest, axis: Axis) -> bool:
+    """True when different values of the axis never make an atomic_add hit one element."""
+    return all(_distinct(nest.offsets[i], axis) for i in nest.body if isinstance(i, Store) and i.mode == "atomic_add")
+
+
+def _distinct(e: IntLike, axis: Axis) -> bool:
+    """Offsets with different values of the axis differ: its step is wider than all that the other terms can move, or
+    its whole walk fits below the steps of all others."""
+    step = coefficient(e, axis.index)
+    if not isinstance(step, int) or step == 0 or not isinstance(axis.size, int):
+        return False
+    step, rest = abs(step), e - step * Expr({(axis.index,): 1})
+    lo, hi = bounds(rest)
+    if hi - lo < step:
+        return True
+    walk = step * axis.size
+    return all(not mono or c % walk == 0 for c, mono in terms_of(rest))
+
+
+GRAIN_NS = 15_000.0  # a kernel estimated shorter than this runs on the calling thread
+
+
+def cost_ns(nest: Nest) -> float:
+    """A rough running time on one thread."""
+    points = float(estimate(product([a.size for a in nest.x + nest.r])))
+    rows = float(estimate(product([a.size for a in nest.x])))
+    total = 0.0
+    for i in nest.body:
+        each = 0.4 if isinstance(i, Compute) and i.fn in HEAVY else 0.03 if isinstance(i, Compute) else 0.1
+        total += each * (points if is_point(nest, i) or not nest.r else rows)
+    return total
+
+
+def make_plan(kernel: Kernel, target: Target) -> Plan:
+    """All decisions for one kernel."""
+    nest = build_nest(kernel)
+    vector, in_r = choose_vector(nest)
+    lanes = choose_lanes(nest, vector, target) if vector else 1
+    safe = [a for a in nest.x if conflict_free(nest, a)]
+    units = [a for a in safe if a is not vector]
+    serial = [a for a in nest.x if a not in safe and a is not vector]
+    last = max(
+        (
+            nest.passes[i] - (1 if isinstance(i, Reduce) else 0)
+            for i in nest.body
+            if isinstance(i, Reduce) or (isinstance(i, Store) and is_point(nest, i))
+        ),
+        default=0,
+    )
+    vector_safe = vector is not None and not in_r and vector in safe
+    chunk = _chunk(units, vector, lanes) if vector_safe and vector else 0
+    parallel = target.openmp and (bool(units) or chunk > 0) and _worth_threads(nest)
+    return Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, target.vector_bits == 512)
+
+
+def _worth_threads(nest: Nest) -> bool:
+    return any(not isinstance(a.size, int) for a in nest.x + nest.r) or cost_ns(nest) > GRAIN_NS
+
+
+def _chunk(units: list[Axis], vector: Axis, lanes: int) -> int:
+    """Elements of the vector axis in one unit of parallel work: a multiple of ``lanes``; 0 for the whole axis."""
+    if not units:
+        return lanes
+    size, others = estimate(vector.size), max(estimate(product([a.size for a in units])), 1)
+    pieces = max(1, 64 // others)
+    if pieces == 1 or size <= 4 * lanes:
+        return 0
+    each = -(-size // pieces)
+    return max(-(-each // lanes) * lanes, 4 * lanes)
+
+
+def needed_in_pass(plan: Plan, number: int) -> list[Instr]:
+    """Point-level instructions that pass ``number`` runs, in body order: what its reductions and, in the last pass, the
+    stores read."""
+    nest = plan.nest
+    need: set[object] = set()
+    for i in reversed(nest.body):
+        root = (isinstance(i, Reduce) and nest.passes[i] - 1 == number) or (
+            isinstance(i, Store) and number == plan.last_pass and is_point(nest, i)
+        )
+        if root or (i in need and not isinstance(i, Reduce) and is_point(nest, i)):
+            need.add(i)
+            need.update(operands(i))
+    return [
+        i
+        for i in nest.body
+        if i in need and (is_point(nest, i) or (isinstance(i, Reduce) and nest.passes[i] - 1 == number))
+    ]
+
+
+def row_instrs(plan: Plan) -> Iterator[Instr]:
+    """Instructions that depend on no r axis, reductions apart, in body order."""
+    for i in plan.nest.body:
+        if not isinstance(i, Reduce) and not is_point(plan.nest, i):
+            yield i
+
+
+def arguments(kernel: Kernel) -> tuple[list[Buffer], list[Symbol]]:
+    """The calling convention: tensors (buffers read, then those only written, each in order of first use), then
+    symbolic sizes by name."""
+    buffers = list(dict.fromkeys(kernel.reads + kernel.writes))
+    return buffers, sorted(_size_symbols(kernel, buffers), key=lambda s: s.name)
+
+
+def _size_symbols(kernel: Kernel, buffers: Iterable[Buffer]) -> set[Symbol]:
+    axes = {a.index for a in kernel.x + kernel.r}
+    found: set[Symbol] = symbols(*[a.size for a in kernel.x + kernel.r])
+    for b in buffers:
+        found |= symbols(*b.type.sizes, *b.type.strides)
+    bound: set[Symbol] = set(axes)
+    for i in kernel.body:
+        if isinstance(i, (Load, Store)):
+            found |= symbols(*i.index)
+            bound |= {s for s, _ in i.indirect}
+        elif isinstance(i, Index):
+            found |= symbols(i.expr)
+        elif isinstance(i, Compute):
+            found |= {s for _, e in i.attrs if isinstance(e, Expr) for s in symbols(e)}
+    return found - bound

@@ -1,0 +1,315 @@
+"""CPU kernels at run time: what the host can do, LLVM IR text to machine code, machine code to Python callables.
+
+``load_kernels(sources)`` takes modules of LLVM IR text, each defining ``ptr @call(ptr, ptr, i64)`` with CPython's
+fast-call convention, and gives one Python function a module.  Object code is cached on disk by content.  A function
+keeps its machine code alive, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from braze.config import Config
+
+from .cache import DiskCache, content_key
+
+CODEGEN_LEVEL = 2
+Kernel = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine that code is made for. ``vector_bits`` is the width of a register; ``flags`` its enabled features;
+    ``vector_math`` the SLEEF functions that torch exports; ``openmp``: GOMP_parallel is there;
+    ``tensor_offset`` the byte offset of the TensorImpl pointer in a tensor's PyObject (0: unknown)."""
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+    flags: frozenset[str]
+    vector_math: frozenset[str]
+    openmp: bool
+    tensor_offset: int
+    llvm_version: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.triple} {self.cpu} {self.features} {self.tensor_offset} {self.openmp}"
+
+
+@lru_cache(maxsize=1)
+def host_target() -> Target:
+    """The running machine."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    flags = frozenset(name for name, on in features.items() if on)
+    return Target(
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=features.flatten(),
+        vector_bits=vector_bits(flags),
+        flags=flags,
+        vector_math=frozenset(n for n in _sleef_names() if _address(n) is not None),
+        openmp=all(_address(n) is not None for n in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")),
+        tensor_offset=_tensor_offset(),
+        llvm_version=llvm.llvm_version_info[0],
+    )
+
+
+def vector_bits(flags: frozenset[str]) -> int:
+    """Width of the widest vector register that code should use."""
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        return 512
+    return 256 if "avx2" in flags else 128
+
+
+def _tensor_offset() -> int:
+    """Where a tensor's PyObject holds its TensorImpl pointer, found by looking."""
+    t = torch.empty(0)
+    want = t._cdata
+    for offset in range(16, 40, 8):
+        if ctypes.c_void_p.from_address(id(t) + offset).value == want:
+            return offset
+    return 0
+
+
+_SLEEF = (
+    "exp2 exp10 expm1 log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
+    "exp log pow atan2 lgamma fmod hypot nextafter"
+).split()
+
+
+def _sleef_names() -> list[str]:
+    accuracy = {"erfc": "_u15", "fmod": "", "hypot": "_u05", "nextafter": ""}
+    shapes = ("f16", "f8", "f4", "d8", "d4", "d2")
+    return [f"Sleef_{f}{s}{accuracy.get(f, '_u10')}" for f in _SLEEF for s in shapes]
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> list[Any]:
+    """Libraries that the process has already loaded and that kernels may call, most specific first."""
+    folder = Path(torch.__file__).parent / "lib"
+    paths = [p for p in sorted(folder.glob("libtorch_cpu*")) if p.suffix in (".so", ".dylib", ".dll")]
+    paths += _loaded_openmp()
+    libraries: list[Any] = []
+    for path in paths:
+        try:
+            libraries.append(ctypes.CDLL(str(path)))
+        except OSError:
+            continue
+    libraries += [ctypes.pythonapi, ctypes.CDLL(None)]
+    return libraries
+
+
+def _loaded_openmp() -> list[Path]:
+    """The OpenMP runtime that torch loaded (a second runtime would start a second pool of threads)."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    found = dict.fromkeys(re.findall(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so\S*)", maps))
+    return sorted(map(Path, found), key=lambda p: "torch" not in str(p))
+
+
+@lru_cache(maxsize=4096)
+def _address(name: str) -> int | None:
+    """Address of an external function or object, None when no library has it."""
+    if name == "_Py_NoneStruct":
+        return id(None)
+    if name == "braze_tensor_type":
+        return id(torch.Tensor)
+    if name == "braze_parameter_type":
+        return id(torch.nn.Parameter)
+    for library in _libraries():
+        try:
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+        except AttributeError:
+            continue
+    return None
+
+
+def has_symbol(name: str) -> bool:
+    """True when generated code may call this external function."""
+    return _address(name) is not None
+
+
+# -- text to object code
+
+
+class _Compiler:
+    """An LLVM context and target machine of one thread. The lock of llvmlite is not taken: nothing is shared."""
+
+    def __init__(self, target: Target, level: int) -> None:
+        import llvmlite.binding as llvm
+
+        self.llvm = llvm
+        self.machine = llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=level, jit=True, reloc="pic", codemodel="small"
+        )
+
+    def compile(self, text: str) -> bytes:
+        """Object code of a module. RuntimeError with LLVM's message when the text is wrong (a bug in a generator)."""
+        module = self.llvm.parse_assembly(text, self.llvm.create_context())
+        try:
+            return bytes(self.machine.emit_object(module))
+        finally:
+            module.close()
+
+    def assembly(self, text: str) -> str:
+        module = self.llvm.parse_assembly(text, self.llvm.create_context())
+        return str(self.machine.emit_assembly(module))
+
+
+_local = threading.local()
+
+
+def compile_text(text: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes:
+    """Object code of one module."""
+    compilers = _local.__dict__.setdefault("compilers", {})
+    key = (target, level)
+    if key not in compilers:
+        compilers[key] = _Compiler(target, level)
+    return bytes(compilers[key].compile(text))
+
+
+def assembly(text: str, target: Target | None = None) -> str:
+    """Assembler text of a module, to read."""
+    return _Compiler(target or host_target(), CODEGEN_LEVEL).assembly(text)
+
+
+# -- object code to callables
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("method", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
+
+
+_METH_FASTCALL = 0x80
+_new_function = ctypes.pythonapi.PyCFunction_NewEx
+_new_function.restype = ctypes.py_object
+_new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+
+
+class LoadedCode:
+    """Machine code and what a Python function over it needs. The function holds this object as its ``self``."""
+
+    def __init__(self, tracker: Any, name: str) -> None:
+        self.tracker = tracker
+        self.name = name
+        self.method = _MethodDef(name.encode(), tracker["call"], _METH_FASTCALL, None)
+
+    def function(self) -> Kernel:
+        made: Kernel = _new_function(ctypes.addressof(self.method), self, "braze")
+        return made
+
+
+class _Linker:
+    """The process-wide JIT linker."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        target = host_target()
+        self.llvm = llvm
+        machine = llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=1, jit=True, reloc="pic", codemodel="small"
+        )
+        self.jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
+        self.count = 0
+        self.lock = threading.Lock()
+
+    def link(self, obj: bytes, imports: Sequence[str], name: str) -> LoadedCode:
+        builder = self.llvm.JITLibraryBuilder().add_object_img(obj).export_symbol("call")
+        for symbol in imports:
+            address = _address(symbol)
+            if address is None:
+                raise RuntimeError(f"kernel {name} calls {symbol}, which no loaded library has")
+            builder.import_symbol(symbol, address)
+        with self.lock:
+            self.count += 1
+            return LoadedCode(builder.link(self.jit, f"braze{self.count}"), name)
+
+
+@lru_cache(maxsize=1)
+def _linker() -> _Linker:
+    return _Linker()
+
+
+@lru_cache(maxsize=8)
+def _object_cache(folder: Path | None) -> DiskCache:
+    return DiskCache(None if folder is None else folder / "cpu")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module of LLVM IR text that defines ``@call``, and the name that its function gets."""
+
+    name: str
+    text: str
+
+
+def imports_of(text: str) -> list[str]:
+    """External names that a module declares (LLVM's own intrinsics apart)."""
+    names = re.findall(r"^(?:declare [^@\n]*@|@(?=\w+ = external))([\w.]+)", text, re.MULTILINE)
+    return [n for n in names if not n.startswith("llvm.")]
+
+
+def load_kernels(sources: Sequence[Source], config: Config | None = None) -> list[Kernel]:
+    """One Python function a source, in order: from this process, the disk cache, or compiled (in threads)."""
+    config = config or Config()
+    target = host_target()
+    cache = _object_cache(config.cache_path if config.disk_cache else None)
+    keys = [content_key(s.text, target.key, _versions(), str(CODEGEN_LEVEL)) for s in sources]
+    objects: dict[str, bytes] = {}
+    todo: dict[str, str] = {}
+    for key, source in zip(keys, sources):
+        if key not in objects and key not in todo:
+            found = cache.get(key)
+            if found is None:
+                todo[key] = source.text
+            else:
+                objects[key] = found
+    for key, obj in zip(todo, _compile_all(list(todo.values()), target)):
+        objects[key] = obj
+        cache.put(key, obj)
+    linker = _linker()
+    loaded: dict[str, Kernel] = {}
+    for key, source in zip(keys, sources):
+        if key not in loaded:
+            loaded[key] = linker.link(objects[key], imports_of(source.text), source.name).function()
+    return [loaded[k] for k in keys]
+
+
+def _compile_all(texts: list[str], target: Target) -> list[bytes]:
+    workers = min(len(texts), os.cpu_count() or 1)
+    if workers <= 1:
+        return [compile_text(t, target) for t in texts]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda t: compile_text(t, target), texts))
+
+
+@lru_cache(maxsize=1)
+def _versions() -> str:
+    import llvmlite
+
+    return f"llvmlite {llvmlite.__version__} torch {torch.__version__}"

@@ -1,0 +1,35 @@
+"""What generated host programs call, besides kernels and vendor operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+empty_strided = torch.empty_strided
+as_strided = torch.as_strided
+below_autograd = torch._C._AutoDispatchBelowAutograd
+
+
+def restrided(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """``t`` in a layout with these strides (a copy, unless only the strides of size-1 dims differ)."""
+    if any(n == 0 for n in t.shape) or all(n == 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides)):
+        return t
+    return torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
+
+
+def reused(t: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The memory of ``t``, which is no longer needed, as a tensor of another shape or dtype."""
+    if t.dtype != dtype:
+        return torch.empty(0, dtype=dtype, device=t.device).set_(t.untyped_storage(), 0, sizes, strides)  # type: ignore[call-overload,no-any-return]
+    return torch.as_strided(t, sizes, strides, 0)
+
+
+NAMES: dict[str, Any] = {
+    "empty_strided": empty_strided,
+    "as_strided": as_strided,
+    "restrided": restrided,
+    "reused": reused,
+    "below_autograd": below_autograd,
+}
+"""The global names of every host program."""
