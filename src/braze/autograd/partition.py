@@ -97,7 +97,7 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
     forward = unalias(build("forward", primals, nodes, (*outputs, *extras)), joint.n_results)
     roots = {storage_root(e) for e in extras}
     watched = tuple(i for i, r in enumerate(results) if isinstance(r, Node) and storage_root(r) in roots)
-    backward = _backward(plan, saved, graph.inputs[joint.n_primals :], gradients)
+    backward = _backward(plan, saved, cloned, graph.inputs[joint.n_primals :], gradients)
     return AotGraphs(forward, backward, _signature(joint, tuple(place[v] for v in saved), watched))
 
 
@@ -115,9 +115,11 @@ def _forward_nodes(plan: Plan, wanted: list[Any], cloned: dict[Node, Node]) -> l
     return kept
 
 
-def _backward(plan: Plan, saved: list[Node], tangents: Iterable[Node], gradients: Any) -> Graph:
+def _backward(
+    plan: Plan, saved: list[Node], cloned: dict[Node, Node], tangents: Iterable[Node], gradients: Any
+) -> Graph:
     """The backward graph. What is computed again is placed right before its first use."""
-    inputs = [_as_input(v) for v in saved] + list(tangents)
+    inputs = [_as_input(v, cloned.get(v, v).val) for v in saved] + list(tangents)
     env = dict(zip(saved, inputs))
     order: list[Node] = []
     done: set[Node] = set(saved) | set(tangents)
@@ -151,5 +153,5 @@ def _backward(plan: Plan, saved: list[Node], tangents: Iterable[Node], gradients
     return unalias_gradients(build("backward", inputs, nodes, substituted(tuple(gradients), env)), len(saved))
 
 
-def _as_input(node: Node) -> Node:
-    return Node(node.name, "input", None, (), {}, node.val, node.loc)
+def _as_input(node: Node, val: Any) -> Node:
+    return Node(node.name, "input", None, (), {}, val, node.loc)

@@ -207,7 +207,7 @@ class Recorder:
             from .mutate import generic
 
             generic(self, op, args, kwargs, out)
-        elif info.random:
+        elif info.random and not info.draws_inside:
             raise Unsupported(f"the random operator {op}", hint="draw the numbers outside of the compiled function")
         elif info.returns_view:
             self._view(op, args, kwargs, out, info)

@@ -30,12 +30,14 @@ FORGET_NAMESPACES = ("profiler", "prim")
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """``writes``: names (and positions, -1 for keyword-only) of the arguments that an operator overwrites;
-    ``returns_view`` of its first argument; ``random``: draws from a generator; ``effect``: must stay though unused."""
+    ``returns_view`` of its first argument; ``random``: draws from a generator; ``draws_inside``: and keeps what its backward
+    needs of that, so it may stay a library call; ``effect``: must stay though unused."""
 
     writes: tuple[tuple[str, int], ...]
     returns_view: bool
     identity: bool
     random: bool
+    draws_inside: bool
     effect: bool
 
 
@@ -57,6 +59,7 @@ def op_info(op: OpOverload) -> OpInfo:
         view or identity,
         identity,
         torch.Tag.nondeterministic_seeded in op.tags,
+        "attention" in schema.name or "rnn" in schema.name,
         "_assert" in schema.name or not schema.returns and not writes,
     )
 
