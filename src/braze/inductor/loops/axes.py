@@ -12,7 +12,7 @@ Reductions are reordered only among their r axes; ``argmax`` and ``argmin`` fix 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from braze.ir import Expr, IntLike, Symbol, coefficient, substitute, symbol, symbol_of, symbols
@@ -163,6 +163,25 @@ def _digits(a: Axis, cuts: set[int]) -> list[tuple[Axis, int]] | None:
         s = symbol_of(symbol(f"{a.index.name}_{len(chain) - 1 - k}", 0, n - 1))
         assert s is not None
         out.append((Axis(s, n), chain[k - 1]))
+    return out
+
+
+def cut_digits(
+    axes: Mapping[Symbol, IntLike], exprs: Sequence[IntLike]
+) -> dict[Symbol, tuple[list[tuple[Symbol, IntLike]], IntLike]]:
+    """Each axis as the digits that the expressions' divisions ask for (itself where they ask for none or do not nest):
+    axis -> ([(digit, count), …], the axis in digits)."""
+    cuts = _cuts(exprs)
+    out: dict[Symbol, tuple[list[tuple[Symbol, IntLike]], IntLike]] = {}
+    for s, n in axes.items():
+        parts = _digits(Axis(s, n), cuts[s]) if s in cuts else None
+        if parts is None:
+            out[s] = ([(s, n)], Expr({(s,): 1}))
+            continue
+        linear: IntLike = 0
+        for a, step in parts:
+            linear = linear + Expr({(a.index,): 1}) * step
+        out[s] = ([(a.index, a.size) for a, _ in parts], linear)
     return out
 
 

@@ -1,0 +1,196 @@
+"""Clusters: sets of ops that will be one kernel, over one iteration domain, and the order relation between them.
+
+A cluster's domain is a dict of axes, of which ``r`` are reduced.  Each op has a map from its own axes to the cluster's
+(None: the same axes); ``pos`` gives the place of every value that the cluster makes, ``loads`` the places that it reads
+from elsewhere (None: masked or indirect).  ``stage`` counts the reductions that must be finished before a value exists.
+
+The order relation is kept as bit sets of ancestors, so "does a path lead from a to b?" costs one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from braze.inductor.loops import Buffer
+from braze.inductor.loops.ref import remap
+from braze.ir import IntLike, Symbol, coefficient, substitute, symbols
+
+from .ops import Analysis, Op, hint
+
+Env = dict[Symbol, IntLike]
+Index = tuple[IntLike, ...]
+
+
+class Cluster:
+    """One kernel in the making. ``bits``: the ids of its ops; ``anc``: those of the clusters that it depends on."""
+
+    __slots__ = (
+        "id",
+        "ops",
+        "axes",
+        "r",
+        "points",
+        "rows",
+        "env",
+        "pos",
+        "loads",
+        "stage",
+        "preds",
+        "anc",
+        "bits",
+        "column",
+        "closed",
+    )
+
+    def __init__(self, op: Op) -> None:
+        self.id = op.id
+        self.ops = [op]
+        self.axes = op.axes
+        self.r = op.r
+        self.points = op.points
+        self.rows = op.points
+        self.env: dict[int, Env | None] = {op.id: None}
+        self.pos: dict[Buffer, Index] = {}
+        self.loads: dict[Buffer, list[Index | None]] = {}
+        self.stage: dict[Buffer, int] = {}
+        self.preds: set[int] = set()
+        self.anc = 0
+        self.bits = 1 << op.id
+        self.column = False
+        self.closed = op.kind in ("extern", "fixed")
+        if self.closed:
+            return
+        assert op.out is not None
+        self.pos[op.out] = op.place
+        for i in op.loads:
+            index = None if i.indirect or i.mask is not None else i.index
+            self.loads.setdefault(i.buffer, []).append(index)
+        if op.r:
+            self.stage[op.out] = 1
+            for s in op.r:
+                n = op.axes[s]
+                self.rows //= max(n if isinstance(n, int) else hint(n), 1)
+            self.column = _is_column(op)
+
+    def is_row_level(self, b: Buffer) -> bool:
+        """True when the value depends on no r axis (and the cluster has some)."""
+        return bool(self.r) and not (symbols(*self.pos[b]) & set(self.r))
+
+    def __repr__(self) -> str:
+        return f"cluster {self.id} of {self.ops}"
+
+
+def _is_column(op: Op) -> bool:
+    """True when the reduced axes are not the ones that walk memory: neighbouring rows are neighbours in memory."""
+    for i in op.loads:
+        if i.mask is not None or i.indirect:
+            continue
+        best: tuple[int, bool] | None = None
+        for s in op.axes:
+            step: IntLike = 0
+            for e, stride in zip(i.index, i.buffer.type.strides):
+                c = 0 if isinstance(e, int) else coefficient(e, s)
+                if c is None:
+                    break
+                step = step + c * stride
+            else:
+                if isinstance(step, int) and step != 0 and (best is None or abs(step) < best[0]):
+                    best = (abs(step), s in op.r)
+        if best is not None:
+            return not best[1]
+    return False
+
+
+class Clusters:
+    """All clusters of a program. ``find(id)`` gives the cluster that now holds an op."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.at: list[Cluster | None] = [None] * len(analysis.ops)
+        self.live: dict[int, Cluster] = {}
+
+    def add(self, op: Op) -> Cluster:
+        """A cluster of one op. Ops come in program order; free ops get none and count as part of their readers."""
+        c = Cluster(op)
+        owner = self.analysis.owner
+        for b in op.reads():
+            o = owner.get(b)
+            if o is None:
+                continue
+            p = self.at[o.id]
+            if p is not None:
+                c.preds.add(p.id)
+                c.anc |= p.anc | p.bits
+        self.at[op.id] = c
+        self.live[c.id] = c
+        return c
+
+    def find(self, id: int) -> Cluster:
+        c = self.at[id]
+        assert c is not None
+        return c
+
+    def predecessors(self, c: Cluster) -> Iterator[Cluster]:
+        """The clusters that ``c`` reads from, each once."""
+        seen: set[int] = {c.id}
+        for p in c.preds:
+            q = self.find(p)
+            if q.id not in seen:
+                seen.add(q.id)
+                yield q
+
+    def cyclic(self, a: Cluster, b: Cluster) -> bool:
+        """True when merging would close a cycle: a path between them leads through a third cluster."""
+        if b.anc & a.bits and any(p is not a and p.anc & a.bits for p in self.predecessors(b)):
+            return True
+        return bool(a.anc & b.bits) and any(p is not b and p.anc & b.bits for p in self.predecessors(a))
+
+    def absorb(self, base: Cluster, other: Cluster, env: Env) -> None:
+        """Move ``other``'s ops into ``base``; ``env``: other's axes over base's (empty: the same)."""
+        _move_values(base, other, env)
+        bits = base.bits | other.bits
+        anc = (base.anc | other.anc) & ~bits
+        base.preds |= other.preds
+        old_bits = (base.bits, other.bits)
+        grew = anc & ~base.anc or other.bits
+        base.bits, base.anc = bits, anc
+        for op in other.ops:
+            self.at[op.id] = base
+        base.ops += other.ops
+        del self.live[other.id]
+        if grew:
+            self._spread(base, old_bits)
+
+    def _spread(self, base: Cluster, old_bits: tuple[int, int]) -> None:
+        """Tell the descendants of a grown cluster about its new ancestors."""
+        a, b = old_bits
+        new = base.bits | base.anc
+        touched = a | b
+        for c in self.live.values():
+            if c.anc & touched and c is not base:
+                c.anc |= new & ~c.bits
+
+
+def _move_values(base: Cluster, other: Cluster, env: Env) -> None:
+    lift = max((base.stage.get(b, 0) for b in other.loads if b in base.pos), default=0)
+    raised = max((other.stage.get(b, 0) for b in base.loads if b in other.pos), default=0)
+    if raised:
+        base.stage = {b: base.stage.get(b, 0) + raised for b in base.pos}
+    for b, place in other.pos.items():
+        base.pos[b] = remap(place, env) if env else place
+        if lift or b in other.stage:
+            base.stage[b] = other.stage.get(b, 0) + lift
+    for b, places in other.loads.items():
+        if b not in base.pos:
+            moved = [None if p is None else remap(p, env) for p in places] if env else places
+            base.loads.setdefault(b, []).extend(moved)
+    for b in other.pos:
+        base.loads.pop(b, None)
+    for op in other.ops:
+        old = other.env[op.id]
+        if not env:
+            base.env[op.id] = old
+        elif old is None:
+            base.env[op.id] = {s: env[s] for s in op.axes}
+        else:
+            base.env[op.id] = {s: substitute(e, env) for s, e in old.items()}

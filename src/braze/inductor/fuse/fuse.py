@@ -1,0 +1,33 @@
+"""The fusion pipeline: one named line a pass."""
+
+from __future__ import annotations
+
+import torch
+
+from braze.inductor.loops import Program, allocated
+
+from .build import build_steps
+from .ops import Analysis
+from .placement import place
+from .schedule import order
+from .siblings import merge_siblings
+from .traits import DeviceTraits, traits_of
+from .vertical import Log, grow
+
+
+def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None = None) -> Program:
+    """The same program in few kernels. ``traits`` default to those of the program's device; ``log`` collects why
+    neighbours stay apart."""
+    traits = traits or traits_of(_device(program))
+    analysis = Analysis(program)
+    clusters = grow(analysis, traits, log)
+    merge_siblings(clusters, traits)
+    placement = place(clusters, traits)
+    steps = order(build_steps(clusters, placement))
+    return Program(program.name, program.inputs, steps, program.outputs, allocated(steps), constants=program.constants)
+
+
+def _device(program: Program) -> torch.device:
+    """The device of most kernels: a GPU where there is one."""
+    devices = {b.type.device for b in program.buffers}
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

@@ -1,0 +1,60 @@
+"""What fusion must know of a device, as data, and why two kernels may not become one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class DeviceTraits:
+    """The numbers that fusion weighs. Bytes and element counts.
+
+    ``parallel_rows``: independent rows that fill the machine; a reduction with fewer is split.
+    ``row_bytes``: the largest row that stays in fast memory between two passes over it.
+    ``line_elems``: neighbouring columns that a column reduction handles together.
+    ``split_points``: a reduction of fewer points is never split.
+    ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
+    """
+
+    parallel_rows: int
+    row_bytes: int
+    line_elems: int
+    split_points: int
+    flop_bytes: float
+
+
+CPU = DeviceTraits(parallel_rows=2, row_bytes=512 * 1024, line_elems=16, split_points=1 << 15, flop_bytes=0.3)
+CUDA = DeviceTraits(parallel_rows=264, row_bytes=128 * 1024, line_elems=32, split_points=1 << 14, flop_bytes=0.05)
+
+DEFAULTS = {"cpu": CPU, "cuda": CUDA}
+
+
+def traits_of(device: torch.device, threads: int = 0) -> DeviceTraits:
+    """The traits of a device; ``threads`` overrides the rows that fill a CPU."""
+    t = DEFAULTS.get(device.type, CPU)
+    if threads and device.type == "cpu":
+        t = DeviceTraits(max(threads, 1), t.row_bytes, t.line_elems, t.split_points, t.flop_bytes)
+    return t
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why two kernels stay apart."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+DIFFERENT_DEVICE = Reason("they run on different devices")
+DIFFERENT_DOMAIN = Reason("their iteration domains have no one-to-one map")
+DIFFERENT_REDUCTION = Reason("they reduce over different axes")
+OTHER_POINT = Reason("one reads the other's result at another point")
+CYCLE = Reason("a step between them depends on one and feeds the other")
+LONG_ROW = Reason("the second pass would read a row that is too long to keep")
+SPLIT_ROW = Reason("the reduction is split over the machine, so its result is known only afterwards")
+TOO_BIG = Reason("the merged kernel would touch too many buffers")
+NO_GAIN = Reason("merging saves no memory traffic")
