@@ -5,10 +5,10 @@ setup(
     ext_modules=[
         Extension(
             "braze._C",
-            sources=["csrc/module.c", "csrc/hook.c", "csrc/guards.c"],
-            depends=["csrc/braze.h"],
+            sources=[f"csrc/{name}.c" for name in ("module", "hook", "program", "steps", "stamp", "tensor")],
+            depends=["csrc/braze.h", "csrc/program.h"],
             include_dirs=["csrc"],
-            extra_compile_args=["-O2", "-std=c11", "-fvisibility=hidden", "-Wno-deprecated-declarations"],
+            extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", "-Wno-deprecated-declarations"],
         )
     ]
 )
