@@ -37,7 +37,7 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     if aot.backward is not None:
         graph = aot.backward
         lazy = _once(lambda: compile_side(graph, request, "backward"))
-    compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature)
+    compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
     return compiled
 
 

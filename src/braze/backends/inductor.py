@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from braze.inductor import compile_program
+from braze.inductor.codegen import compile_program
 from braze.inductor.fuse import fuse, plan
-from braze.inductor.loops import lower
+from braze.inductor.loops import Kernel, lower
 from braze.ir import Graph, verify
-from braze.prims import decompose
+from braze.prims.decompose import decompose
 
 from .aot import compile_joint
 from .registry import Compiled, Request, built_in
@@ -32,7 +32,13 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
         program = plan(program)
     record.levels[f"{side}: kernels"] = program
     with record.stage("codegen"):
-        return compile_program(program, config, record, side)
+        compiled = compile_program(program, config)
+    record.levels[f"{side}: host"] = compiled.source
+    record.levels[f"{side}: code"] = "\n\n".join(compiled.kernels.values())
+    record.kernels += [step.name for step in program.steps if isinstance(step, Kernel)]
+    call = compiled.call
+    call.boxed = True  # type: ignore[attr-defined]
+    return call
 
 
 @built_in("inductor")
