@@ -31,7 +31,7 @@ def load_function(name: str, source: str) -> Any:
 
 
 def gpu_target(target: str) -> Any:
-    """"cuda:90" or "hip:gfx942" as Triton's target."""
+    """ "cuda:90" or "hip:gfx942" as Triton's target."""
     from triton.backends.compiler import GPUTarget
 
     backend, arch = target.split(":")
@@ -67,7 +67,9 @@ def compile_source(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     ir.load_dialects(context)
     backend.load_dialects(context)
     metadata: dict[str, Any] = {"target": target, **options.__dict__}
-    module = src.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
+    module = src.make_ir(
+        target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
+    )
     for stage in stages.values():
         module = stage(module, metadata)
     return {k: metadata.get(k, 0) for k in METADATA}, bytes(module)

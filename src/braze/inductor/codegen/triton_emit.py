@@ -31,6 +31,7 @@ from braze.ir import Expr, IntLike, Symbol, bounds, substitute, symbols, to_str
 from braze.ir.expr import Atom, Call
 from braze.runtime.cuda_kernel import GridDim, TritonKernel
 
+from ..loops.canonical import canonical
 from ..loops.ir import Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduce, Store, Value, operands
 from . import triton_ops as ops
 from .triton_helpers import helper_source
@@ -53,9 +54,20 @@ class Emitted:
 
 
 def emit_triton(kernel: Kernel, card: Card = H200) -> Emitted:
-    """The kernel as Triton source with its launch. Unsupported for what Triton cannot say."""
-    layout = analyse(kernel)
-    return _Emitter(kernel, layout, choose(kernel, layout, card)).emit()
+    """The kernel as Triton source with its launch. Unsupported for what Triton cannot say.
+
+    Kernels that differ in names alone give one code, emitted once."""
+    form = canonical(kernel)
+    made = _EMITTED.get((form.key, card))
+    if made is None:
+        layout = analyse(form.kernel)
+        made = _EMITTED[form.key, card] = _Emitter(form.kernel, layout, choose(form.kernel, layout, card)).emit()
+    accesses = (i.buffer for i in form.kernel.body if isinstance(i, (Load, Store)))
+    original = dict(zip(dict.fromkeys(accesses), form.buffers))
+    return Emitted(made.code, tuple(original.get(b, b) for b in made.buffers), made.sizes)
+
+
+_EMITTED: dict[tuple[str, Card], Emitted] = {}
 
 
 class _Emitter:
@@ -121,7 +133,7 @@ class _Emitter:
 
     def widen(self, text: str, have: Dims, want: Dims) -> str:
         """``text`` (integers that vary along ``have``) with the shape of ``want``."""
-        return text if want <= have else f"({text}) + tl.zeros({self.shape(want)}, tl.int32)"
+        return text if want <= have else f"{_group(text)} + tl.zeros({self.shape(want)}, tl.int32)"
 
     def mask(self, dims: Dims, extra: Value | None = None) -> str:
         """The condition under which an element along ``dims`` exists; "" for always."""
@@ -134,10 +146,18 @@ class _Emitter:
         """The name of a value; a constant's text, plain where the context gives it its type."""
         if isinstance(value, Const):
             return (ops.literal if literals else ops.constant)(value.value, value.dtype)
+        if isinstance(value, Index) and value not in self.names:
+            self.index_value(value)  # written where it is used: often only its expression is
         return self.names[value]
 
+    def dim(self, value: Value) -> Dims:
+        """The block dims along which a value varies."""
+        if isinstance(value, Index) and value not in self.dims:
+            self.use(value)
+        return self.dims.get(value, NONE)
+
     def dims_of(self, values: Iterable[Value]) -> Dims:
-        return NONE.union(*(self.dims.get(v, NONE) for v in values))
+        return NONE.union(*map(self.dim, values))
 
     # ---- index expressions ----
 
@@ -260,9 +280,7 @@ class _Emitter:
 
     def instr(self, i: Instr) -> None:
         """One instruction in straight-line code."""
-        if isinstance(i, Index):
-            self.index_value(i)
-        elif isinstance(i, Load):
+        if isinstance(i, Load):
             self.load(i)
         elif isinstance(i, Compute):
             self.compute(i)
@@ -279,7 +297,7 @@ class _Emitter:
         if not isinstance(self.flat[i], Expr):
             self.define(i, f"tl.full([], {text}, {t})", NONE)
         else:
-            self.define(i, f"({text}).to({t})", dims)
+            self.define(i, f"{_group(text)}.to({t})", dims)
 
     def bind(self, indirect: tuple[tuple[Symbol, Value], ...]) -> dict[Symbol, tuple[str, Dims]]:
         """Indirect index symbols to the text of their values."""
@@ -288,17 +306,17 @@ class _Emitter:
             text = self.use(v)
             if v.dtype is torch.int64 and not self.wide and not isinstance(v, Const):
                 text = f"{text}.to(tl.int32)"
-            out[s] = (text, self.dims.get(v, NONE))
+            out[s] = (text, self.dim(v))
         return out
 
     def address(self, i: Load | Store, want: Dims = NONE) -> tuple[str, Dims]:
         """Pointer text and its dims, at least ``want``."""
         text, dims = self.index(self.flat[i], self.bind(i.indirect))
         if i.mask is not None:
-            want = want | self.dims.get(i.mask, NONE)
+            want = want | self.dim(i.mask)
         text, dims = self.widen(text, dims, want), dims | want
         pointer = self.pointer[i.buffer]
-        return (pointer if text == "0" else f"{pointer} + ({text})"), dims
+        return (pointer if text == "0" else f"{pointer} + {_group(text)}"), dims
 
     def load(self, i: Load, eviction: str = "") -> None:
         pointer, dims = self.address(i)
@@ -360,7 +378,8 @@ class _Emitter:
         text, dims = self.index(rest // 4)
         offset = {"r": "roffset // 4 + " if self.tiling.loop else ""}.get(inner.name, f"{inner.name}offset // 4 + ")
         arange = f"tl.arange(0, {inner.block} // 4){self.spread(inner.name)}"
-        return f"({text}) + {offset}{arange}", dims | {inner.name}
+        base = "" if text == "0" else f"({text}) + "
+        return f"{base}{offset}{arange}", dims | {inner.name}
 
     def reduce(self, i: Reduce) -> None:
         """A fold over whole rows."""
@@ -374,7 +393,7 @@ class _Emitter:
         v = i.value
         text = self.use(v)
         full = frozenset(self.block)
-        return text if self.dims.get(v, NONE) == full else f"tl.broadcast_to({text}, {self.shape(full)})"
+        return text if self.dim(v) == full else f"tl.broadcast_to({text}, {self.shape(full)})"
 
     def store_dims(self, i: Store) -> Dims:
         used = symbols(self.flat[i])
@@ -395,7 +414,7 @@ class _Emitter:
         elif i.mode == "atomic_add":
             if i.value.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
                 raise Unsupported(f"no atomic add for {i.value.dtype} on a GPU", hint="accumulate in int32")
-            value = value if self.dims.get(i.value, NONE) == dims else f"tl.broadcast_to({value}, {self.shape(dims)})"
+            value = value if self.dim(i.value) == dims else f"tl.broadcast_to({value}, {self.shape(dims)})"
             self.line(f"tl.atomic_add({pointer}, {value}{guard}, sem='relaxed')")
         else:
             raise Unsupported(f"store mode {i.mode!r}")
@@ -440,6 +459,11 @@ class _Emitter:
         return f"{self.tiling.kind}: {dims}"
 
 
+def _group(text: str) -> str:
+    """In parentheses where it is more than a name or a number."""
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
 def _size_text(n: IntLike) -> str:
     return str(n) if isinstance(n, int) else "?"
 
@@ -450,8 +474,7 @@ def _call_text(a: Call, x: str, y: str) -> str:
         return f"tl.{a.op}imum({x}, {y})"
     symbol = "//" if a.op == "floordiv" else "%"
     low, divisor = bounds(a.args[0])[0], a.args[1]
-    y = y if y.isidentifier() or y.isdigit() else f"({y})"
-    x = x if x.isidentifier() else f"({x})"
+    x, y = _group(x), _group(y)
     if low >= 0:
         return f"{x} {symbol} {y}"
     if not isinstance(divisor, int) or low < -(2**30):

@@ -1,4 +1,4 @@
-"""Device functions that generated Triton modules copy in when they need them, by name. Text, so that a module stands alone.
+"""Device functions that generated Triton modules copy in when they need them, by name: text, for a module to stand alone.
 
 Each is plain Triton; ``float`` helpers take f32 and f64, ``_int`` helpers every integer type.
 """
@@ -116,8 +116,9 @@ def bz_digamma(x):
 @triton.jit
 def bz_words(seed, offset, counter):
     """The four 32-bit words of Philox4x32-10 for a 64-bit counter and offset."""
+    counter = counter.to(tl.int64)
     c0 = (counter & 0xFFFFFFFF).to(tl.uint32)
-    c1 = ((counter.to(tl.int64) >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    c1 = ((counter >> 32) & 0xFFFFFFFF).to(tl.uint32)
     c2 = (offset & 0xFFFFFFFF).to(tl.uint32) + c0 * 0
     c3 = ((offset >> 32) & 0xFFFFFFFF).to(tl.uint32) + c0 * 0
     return tl.philox(seed, c0, c1, c2, c3)
@@ -139,7 +140,7 @@ def bz_uniform(seed, offset, index):
     "bz_uniform4": '''
 @triton.jit
 def bz_uniform4(seed, offset, counter):
-    """The draws 4*counter + (0, 1, 2, 3), interleaved along a last dim of four times the length: one Philox for four."""
+    """The draws 4*counter + (0, 1, 2, 3) in a last dim of four times the length: one Philox for four."""
     w0, w1, w2, w3 = bz_words(seed, offset, counter)
     return bz_unit(tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3)))
 ''',

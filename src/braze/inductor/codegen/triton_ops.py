@@ -137,7 +137,9 @@ OPS: dict[str, dict[str, str]] = {
     "bitcast": {"any": "{0}.to({t}, bitcast=True)"},
     "philox": {"any": "bz_uniform({0}, {1}, {2})"},
 }
-_INFIX = frozenset(("add", "sub", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor", "lt", "le", "gt", "ge"))
+_INFIX = frozenset(
+    ("add", "sub", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor", "lt", "le", "gt", "ge")
+)
 
 
 def dtype_class(dtype: torch.dtype) -> str:

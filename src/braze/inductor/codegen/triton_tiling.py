@@ -10,13 +10,13 @@ A tiling has block dims (the shape of the values in the generated code) and scal
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from braze.ir import IntLike, Symbol, floordiv, mod, product, symbol, symbol_of, symbols
+from braze.ir import IntLike, Symbol, floordiv, mod, product, symbol, symbol_of
 from braze.runtime.cuda_kernel import Launch
 
-from ..loops.ir import Axis, Kernel, Load, Reduce, Store
-from .triton_layout import Access, Layout, hint, main_access, nbytes
+from ..loops.ir import Axis, Kernel, Load, Reduce
+from .triton_layout import Layout, hint, nbytes
 
 PERSISTENT_INNER = 16384  # elements of a row that a program keeps in registers
 PERSISTENT_OUTER = 64  # rows of a column block likewise
@@ -124,17 +124,13 @@ def _flat(layout: Layout, card: Card) -> Tiling:
     return Tiling("flat", (Dim("x", layout.x, "XBLOCK"),), (), tuple(launches))
 
 
-def _accesses(layout: Layout) -> list[Access]:
-    return [i for i in layout.offsets if isinstance(i, (Load, Store))]
-
-
 def _transposed_axis(layout: Layout) -> Axis | None:
     """An axis other than the inner one along which large accesses are contiguous while they jump along the inner one."""
     if len(layout.x) < 2:
         return None
     inner, total = layout.x[-1], hint(layout.xnumel)
     weight: dict[int, int] = {}
-    for a in _accesses(layout):
+    for a in layout.accesses:
         s = layout.stride(a, inner)
         if s is None or s in (0, 1) or layout.elements(a) * 4 < total:
             continue
@@ -153,7 +149,7 @@ def _row_split(kernel: Kernel, layout: Layout) -> Axis | None:
     n = hint(inner.size)
     if n < 64 or not isinstance(inner.size, int) or _waste(n, _row_block(n)) > 1.25:
         return None
-    for a in _accesses(layout):
+    for a in layout.accesses:
         if layout.stride(a, inner) == 0 and layout.elements(a) > 1:
             return layout.x[-2]
         if a.indirect and layout.stride(a, inner) == 1:
@@ -177,7 +173,7 @@ def _tile(layout: Layout, second: Axis, card: Card, square: bool) -> Tiling:
     n, m = hint(inner.size), hint(second.size)
     if square:
         others = tuple(a for a in layout.x[:-1] if a is not second)
-        total = 4096 if max((nbytes(a.buffer) for a in _accesses(layout)), default=4) <= 4 else 2048
+        total = 4096 if max((nbytes(a.buffer) for a in layout.accesses), default=4) <= 4 else 2048
         xb = min(64, pow2(n))
         yb = min(total // xb, pow2(m))
         xb = min(total // yb, pow2(n))
@@ -204,7 +200,7 @@ def _inner_reduction(layout: Layout) -> bool:
     if not layout.x or not layout.r:
         return True
     along_r = along_x = 0
-    for a in _accesses(layout):
+    for a in layout.accesses:
         if isinstance(a, Load):
             size = layout.elements(a) * nbytes(a.buffer)
             if layout.stride(a, layout.r[-1]) == 1:
@@ -258,22 +254,3 @@ def _outer_launches(rows: int, r: int, whole: bool, card: Card) -> list[Launch]:
 
 def _rows(xblock: int, rblock: int, warps: int) -> Launch:
     return Launch((("XBLOCK", xblock), ("RBLOCK", rblock)), num_warps=warps)
-
-
-@dataclass(eq=False)
-class Passes:
-    """Which loop over r computes what, for a looped reduction.
-
-    ``level[i]``: the number of reductions, one after the other, that the value depends on. A Reduce runs in the pass of
-    its operand's level; a value of level n can be used from pass n on (a row value: before the loop of pass n)."""
-
-    level: dict[object, int] = field(default_factory=dict)
-    count: int = 0
-
-
-def uses_symbol(e: IntLike, dim: Dim) -> bool:
-    """True when the expression depends on the dim's flat index."""
-    return dim.flat in symbols(e)
-
-
-__all__ = ["H200", "Card", "Dim", "Passes", "Tiling", "choose", "main_access", "pow2", "pow2_below", "uses_symbol"]

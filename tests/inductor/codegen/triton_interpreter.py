@@ -1,0 +1,119 @@
+"""Runs generated Triton source in Triton's interpreter, in a process of its own (TRITON_INTERPRET must be set before
+triton is imported, and other tests in this process compile).
+
+As a program it serves pickled requests ``(name, source, blocks, programs, arguments)`` on its input: numpy arrays are
+tensors, changed in place and sent back.  bf16 tensors travel as ("bf16", f32 array), exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from braze.inductor.codegen.triton_emit import Emitted
+
+
+class Interpreter:
+    """The client."""
+
+    def __init__(self) -> None:
+        env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+        )
+
+    def run(self, made: Emitted, tensors: dict[Any, torch.Tensor], sizes: list[int] | None = None) -> None:
+        """Run on CPU tensors by buffer, in place; ``sizes`` are the values of ``made.sizes``."""
+        code, sizes = made.code, sizes or []
+        names = [n for n, _ in code.signature][code.pointers :]
+        programs = code.programs(dict(zip(names, sizes)))
+        given = [tensors[b] for b in made.buffers]
+        request = (code.name, code.source, dict(code.launch.blocks), programs, [_pack(t) for t in given], sizes)
+        assert self.process.stdin and self.process.stdout
+        pickle.dump(request, self.process.stdin)
+        self.process.stdin.flush()
+        answer = pickle.load(self.process.stdout)
+        if isinstance(answer, str):
+            raise RuntimeError(f"{answer}\n{code.source}")
+        for t, data in zip(given, answer):
+            _memory(t).copy_(_unpack(data))
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(timeout=10)
+
+
+def _memory(t: torch.Tensor) -> torch.Tensor:
+    """All elements from the tensor's first on, whatever its strides."""
+    n = 1 + sum((s - 1) * d for s, d in zip(t.shape, t.stride())) if t.numel() else 0
+    return t.as_strided((n,), (1,))
+
+
+def _pack(t: torch.Tensor) -> Any:
+    flat = _memory(t)
+    return ("bf16", flat.float().numpy()) if t.dtype is torch.bfloat16 else flat.numpy()
+
+
+def _unpack(data: Any) -> torch.Tensor:
+    if isinstance(data, tuple):
+        return torch.from_numpy(data[1]).to(torch.bfloat16)
+    return torch.from_numpy(data)
+
+
+def _stand_in(name: str) -> Any:
+    """A libdevice function on the interpreter's values, by torch."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    torch_name = {"rint": "round", "abs": "abs"}.get(name, name)
+    fn = getattr(torch, torch_name)
+
+    def call(*args: Any) -> Any:
+        first = next(a for a in args if hasattr(a, "handle"))
+        data = [torch.from_numpy(a.handle.data) if hasattr(a, "handle") else torch.tensor(a) for a in args]
+        out = fn(*data).numpy().astype(first.handle.data.dtype)
+        return tl.core.tensor(TensorHandle(out, first.handle.dtype), first.type)
+
+    return call
+
+
+def _patch() -> None:
+    from triton.language.extra import libdevice
+
+    names = """rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
+    erfinv lgamma floor ceil rint trunc fmod pow atan2 copysign nextafter""".split()
+    for n in names:
+        setattr(libdevice, n, _stand_in(n))
+
+
+def _serve() -> None:
+    from braze.runtime.cuda_worker import load_function
+
+    _patch()
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    while True:
+        try:
+            name, text, blocks, programs, packed, sizes = pickle.load(source)
+        except EOFError:
+            return
+        try:
+            tensors = [_unpack(p) for p in packed]
+            load_function(name, text)[(programs,)](*tensors, *sizes, **blocks)
+            answer: Any = [_pack(t) for t in tensors]
+        except BaseException as e:  # noqa: BLE001
+            import traceback
+
+            answer = "".join(traceback.format_exception(e))
+        pickle.dump(answer, sink)
+        sink.flush()
+
+
+if __name__ == "__main__":
+    _serve()
