@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,16 @@ from typing import Any
 from .ir import Loc
 
 logger = logging.getLogger("braze")
+
+
+class Deferred:
+    """Text that is made when somebody prints it."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text()
 
 
 @dataclass

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from braze.events import Deferred
 from braze.inductor.codegen import compile_program
 from braze.inductor.fuse import fuse, plan
-from braze.inductor.loops import Kernel, lower
+from braze.inductor.loops import Kernel, lower, to_text
 from braze.ir import Graph, verify
 from braze.prims.decompose import decompose
 
@@ -25,12 +27,12 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
         verify(graph)
     with record.stage("loops"):
         program = lower(graph)
-    record.levels[f"{side}: loops"] = program
+    record.levels[f"{side}: loops"] = Deferred(partial(to_text, program))
     with record.stage("fuse"):
         program = fuse(program)
     with record.stage("plan"):
         program = plan(program)
-    record.levels[f"{side}: kernels"] = program
+    record.levels[f"{side}: kernels"] = Deferred(partial(to_text, program))
     with record.stage("codegen"):
         compiled = compile_program(program, config)
     record.levels[f"{side}: host"] = compiled.source
