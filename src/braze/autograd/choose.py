@@ -5,8 +5,8 @@ computed again, an edge from the source of the cost of that.  The cut pays for e
 computed again from what is.  Costs are bytes of memory traffic; a byte that stays alive until the backward counts
 ``MEMORY`` times.
 
-What is never computed again: library calls and reductions; values that the forward keeps across a library call anyway (a
-residual stream: a chain of these would have to be computed from the first layer on).  Views are free; they are not
+What is never computed again: library calls and reductions; values that the forward keeps across a library call anyway
+(a residual stream: a chain of these would have to be computed from the first layer on).  Views are free; they are not
 saved, because their base is.
 """
 
@@ -161,8 +161,8 @@ def _again(plan: Plan, n: Node, table: dict[Kind, float], lift: bool) -> int:
 
 
 def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
-    """The values to save, in the graph's order. Below a budget of 1.0, values are computed again that otherwise would not
-    be, until at most that share of the bytes is saved or nothing more can be done."""
+    """The values to save, in the graph's order. Below a budget of 1.0, values are computed again that otherwise would
+    not be, until at most that share of the bytes is saved or nothing more can be done."""
     saved = _cut(plan, MEMORY, RECOMPUTE, lift=False)
     if budget >= 1.0:
         return saved

@@ -39,8 +39,9 @@ RECOMPUTE: dict[Kind, float] = {
 }
 
 _NAMES: dict[Kind, str] = {
-    Kind.VIEW: """alias as_strided detach diagonal expand lift_fresh permute select slice split split_with_sizes squeeze t
-        transpose unbind unfold unsqueeze view view_as_complex view_as_real _conj _neg_view _reshape_alias _unsafe_view
+    Kind.VIEW: """alias as_strided detach diagonal expand lift_fresh permute select slice split split_with_sizes squeeze
+        t transpose unbind unfold unsqueeze view view_as_complex view_as_real _conj _neg_view _reshape_alias
+        _unsafe_view
         """,
     Kind.CREATE: """arange empty empty_like empty_strided eye full full_like linspace logspace new_empty
         new_empty_strided new_full new_ones new_zeros ones ones_like scalar_tensor zeros zeros_like tril_indices

@@ -2,8 +2,8 @@
 
     a = x.to(bf16); b = x.to(bf16); return a @ b      ->      a = x.to(bf16); return a @ a
 
-Draws of a seed, effects, and operators that are random inside (dropout in a fused attention) are left alone.  Outputs that
-become one node are told apart again by ``unalias``.
+Draws of a seed, effects, and operators that are random inside (dropout in a fused attention) are left alone.  Outputs
+that become one node are told apart again by ``unalias``.
 """
 
 from __future__ import annotations

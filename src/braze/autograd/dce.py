@@ -1,6 +1,6 @@
 """Dead code elimination.
 
-    a = x + 1; b = x * 2; return (b,)      ->      b = x * 2; return (b,)
+a = x + 1; b = x * 2; return (b,)      ->      b = x * 2; return (b,)
 """
 
 from __future__ import annotations

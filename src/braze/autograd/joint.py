@@ -16,7 +16,7 @@ from ..fake import FakeMode, FakeTensor, fake_from
 from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
-from .record import Recorder, Value
+from .record import CONSTANT, Recorder, Value
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def trace_joint(
 ) -> Joint:
     """Run ``fn(*fakes)`` and its backward under the real autograd engine, recording every ATen call.
 
-    ``types`` are the inputs' types, with ``requires_grad``; grad mode and autocast are those of the call. ``fn`` returns
-    tensors and constants, flat or nested in tuples, lists and dicts (flattened in that order). ``locate()`` names the
-    user's line at hand; ``shared`` lists groups of inputs that share memory. Raises Unsupported.
+    ``types`` are the inputs' types, with ``requires_grad``; grad mode and autocast are those of the call. ``fn``
+    returns tensors and constants, flat or nested in tuples, lists and dicts (flattened in that order). ``locate()``
+    names the user's line at hand; ``shared`` lists groups of inputs that share memory. Raises Unsupported.
     """
     try:
         return _trace(fn, types, names, locate, shared, leaf=True)
@@ -116,10 +116,10 @@ def _trace(
         mutated = _mutations(inputs, starts)
         _check_shared(mutated, shared)
         specs, results = _describe(outs, inputs)
-        heads = [r for r in results if r.requires_grad]
+        result_grads = tuple(_tracked(r) for r in results)
+        heads = [r for r, g in zip(results, result_grads) if g]
         heads += [inputs[m.index] for m in mutated if m.differentiable]
         results_nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
-        result_grads = tuple(r.requires_grad for r in results)
         gradients = _differentiate(rec, primals, heads)
     graph.outputs = (*results_nodes, *gradients)
     return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated))
@@ -140,7 +140,7 @@ class _Identity(torch.autograd.Function):
 
 
 def _fresh(primal: FakeTensor) -> FakeTensor:
-    out: FakeTensor = _Identity.apply(primal)  # type: ignore[no-untyped-call]
+    out: FakeTensor = _Identity.apply(primal)
     out.node.fake = out
     return out
 
@@ -178,38 +178,40 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
             results.append(x)
         return index[id(x)]
 
-    specs = []
-    for o in outs:
+    def spec(o: Any) -> OutputSpec:
         if type(o) is not FakeTensor:
-            specs.append(OutputSpec("const", value=o))
-            continue
+            return OutputSpec("const", value=o)
         base: Value = o.node.base
-        kind, views = "result", o.node.chain
-        if o.requires_grad and o.is_leaf and not any(o is x for x in inputs):
-            raise Unsupported("a tensor that was made to require grad inside of the compiled function is returned")
-        if base.input >= 0 and o is inputs[base.input]:
-            specs.append(OutputSpec("input", base.input, (), o.requires_grad))
-        elif base.input >= 0 and _replayable(o, inputs[base.input]):
-            specs.append(OutputSpec("input", base.input, _detached(o, views), o.requires_grad))
-        elif base.input >= 0 or len(grouped[base]) == 1 or not _replayable(o, base.fake):
-            specs.append(OutputSpec("result", result(o), (), o.requires_grad))
-        elif o is base.fake:
-            specs.append(OutputSpec("result", result(o), (), o.requires_grad))
-        else:
-            specs.append(OutputSpec("result", result(base.fake), _detached(o, views), o.requires_grad))
-        assert kind
-    return specs, results
+        source = inputs[base.input] if base.input >= 0 else base.fake
+        if base.input >= 0 and o is source:
+            return OutputSpec("input", base.input, (), o.requires_grad)
+        if base.input == -1 and o is source or not _replayable(o, source):
+            return OutputSpec("result", result(o), (), _tracked(o))
+        views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)  # a view of all is another tensor
+        outside = o.requires_grad and not _tracked(o)
+        if base.input >= 0:
+            return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside)
+        if base.input == CONSTANT or len(grouped[base]) == 1:
+            return OutputSpec("result", result(o), (), _tracked(o))
+        return OutputSpec("result", result(source), views, o.requires_grad, no_grad=outside)
+
+    return [spec(o) for o in outs], results
 
 
-def _detached(o: FakeTensor, views: tuple[ViewStep, ...]) -> tuple[ViewStep, ...]:
-    """The steps of a view; a view of all of a tensor (``detach``) still is another tensor."""
-    return views or (ViewStep(torch.ops.aten.alias.default),)
+def _tracked(o: FakeTensor) -> bool:
+    """Whether the autograd graph leads to ``o``. A view taken under no_grad requires grad with its base, yet is
+    outside. Unsupported for a tensor that was made a leaf inside."""
+    if not o.requires_grad or o.grad_fn is not None:
+        return o.requires_grad
+    if not o._is_view():
+        raise Unsupported("a tensor that was made to require grad inside of the compiled function is returned")
+    return False
 
 
 def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
     """Whether autograd sees ``o`` as a view of ``source`` or as unrelated to it, rather than as the result of a custom
     function, whose backward a replayed view would skip."""
-    if not o.requires_grad:
+    if not o.requires_grad or not _tracked(o):
         return True
     if not source.requires_grad:
         return False

@@ -1,7 +1,7 @@
 """Operators that overwrite their arguments, as functional calls and a write of the recorder.
 
-Most go by their schema (:func:`generic`): ``x.mul_(y)`` becomes ``mul(x, y)`` stored in x.  The rows here are those whose
-functional form has another shape.
+Most go by their schema (:func:`generic`): ``x.mul_(y)`` becomes ``mul(x, y)`` stored in x.  The rows here are those
+whose functional form has another shape.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     out, mean, rstd = native_layer_norm(x, [n], w, b, eps)
         ->  _, mean, rstd = native_layer_norm(x, [n], w, b, eps);  out = (x - mean) * rstd * w + b
 
-The statistics are small and saved; ``out`` can be had again from ``x``, which the backward reads anyway.  The call stays for
-its statistics; fusion computes both in one pass over ``x``.
+The statistics are small and saved; ``out`` can be had again from ``x``, which the backward reads anyway.  The call
+stays for its statistics; fusion computes both in one pass over ``x``.
 """
 
 from __future__ import annotations

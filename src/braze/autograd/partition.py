@@ -3,7 +3,7 @@
     forward(x, w):  m = x @ w; r = relu(m); s = softmax(r); return s.sum(), r, s
     backward(x, r, s, tangent):  ...                                    # x is an input: saved for free
 
-Which values cross is a minimum cut (``choose.py``); this file builds the two graphs and the signature around the choice.
+Which values cross is a minimum cut (``choose.py``); this file builds the graphs and the signature around it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def partition(joint: Joint, budget: float = 1.0) -> AotGraphs:
     n_forward = joint.n_results + len(joint.mutated)
     outputs, gradients = graph.outputs[:n_forward], graph.outputs[n_forward:]
     primals = graph.inputs[: joint.n_primals]
+    mutated = [m.index for m in joint.mutated]
     if not has_backward:
-        forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results)
+        forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results, mutated)
         return AotGraphs(forward, None, _signature(joint, (), ()))
-    plan = study(graph, primals, outputs, gradients, frozenset(m.index for m in joint.mutated))
+    plan = study(graph, primals, outputs, gradients, frozenset(mutated))
     saved = choose_saved(plan, budget)
     return _split(joint, plan, saved, outputs, gradients)
 
@@ -94,7 +95,7 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
             place[v] = SavedRef("extra", len(extras))
             extras.append(cloned.get(v, v))
     nodes = _forward_nodes(plan, [*outputs, *extras], cloned)
-    forward = unalias(build("forward", primals, nodes, (*outputs, *extras)), joint.n_results)
+    forward = unalias(build("forward", primals, nodes, (*outputs, *extras)), joint.n_results, sorted(mutated))
     roots = {storage_root(e) for e in extras}
     watched = tuple(i for i, r in enumerate(results) if isinstance(r, Node) and storage_root(r) in roots)
     backward = _backward(plan, saved, cloned, graph.inputs[joint.n_primals :], gradients)

@@ -71,9 +71,7 @@ def _normal(rec: Recorder, t: TensorType) -> Node:
     u, v = draw(rec, t.sizes, t.device), draw(rec, t.sizes, t.device)
     log = rec.call(aten.log1p.default, rec.call(aten.neg.default, u))
     radius = rec.call(aten.sqrt.default, rec.call(aten.mul.Tensor, log, -2.0))
-    return rec.call(
-        aten.mul.Tensor, radius, rec.call(aten.cos.default, rec.call(aten.mul.Tensor, v, 2.0 * math.pi))
-    )
+    return rec.call(aten.mul.Tensor, radius, rec.call(aten.cos.default, rec.call(aten.mul.Tensor, v, 2.0 * math.pi)))
 
 
 def _integers(rec: Recorder, t: TensorType, low: int, high: int) -> Node:
@@ -124,7 +122,7 @@ def _affine(rec: Recorder, node: Node, scale: Any, shift: Any) -> Node:
 def _top(t: TensorType) -> int:
     """The end of ``random_()``'s range, at most 2**48."""
     bits = {torch.float32: 24, torch.float64: 48, torch.bool: 1, torch.int64: 48, torch.int32: 31}
-    return 2 ** bits.get(t.dtype, MANTISSA.get(t.dtype, 8 * t.dtype.itemsize - 1))
+    return 1 << bits.get(t.dtype, MANTISSA.get(t.dtype, 8 * t.dtype.itemsize - 1))
 
 
 def define_as(rec: Recorder, out: FakeTensor, node: Node) -> None:

@@ -5,7 +5,7 @@ its parent and the view operator.  A root's ``node`` is the graph node of its pr
 its overwrites; a view's node is valid while its version is the root's, and is derived again from its parent when it is
 next read.  So a mutation becomes a new node for the root, and nothing in the graph mutates:
 
-    y = x.view(-1); y.add_(1); z = x * 2      ->      v = view(x, [-1]); a = add(v, 1); w = view(a, [2, 3]); z = mul(w, 2)
+    y = x.view(-1); y.add_(1); z = x * 2    ->    v = view(x, [-1]); a = add(v, 1); w = view(a, [2, 3]); z = mul(w, 2)
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Recorder:
         """Append a call whose arguments are nodes and constants."""
         return self.graph.call(target, args, kwargs, val, self._locate())
 
-    def infer(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result's val by the operator's shape rule. Unsupported when there is none."""
         rule = find_rule(op) or by_execution(op)
         types = ir.map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)

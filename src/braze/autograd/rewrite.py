@@ -1,7 +1,7 @@
 """What the passes share: operands, and building a graph out of another's nodes.
 
-Passes give a new :class:`Graph`. Nodes whose call did not change are shared between the old graph and the new one: nobody
-changes a node after its trace.
+Passes give a new :class:`Graph`. Nodes whose call did not change are shared between the old graph and the new one:
+nobody changes a node after its trace.
 """
 
 from __future__ import annotations

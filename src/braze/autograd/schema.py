@@ -30,8 +30,8 @@ FORGET_NAMESPACES = ("profiler", "prim")
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """``writes``: names (and positions, -1 for keyword-only) of the arguments that an operator overwrites;
-    ``returns_view`` of its first argument; ``random``: draws from a generator; ``draws_inside``: and keeps what its backward
-    needs of that, so it may stay a library call; ``effect``: must stay though unused."""
+    ``returns_view`` of its first argument; ``random``: draws from a generator; ``draws_inside``: and keeps what its
+    backward needs of that, so it may stay a library call; ``effect``: must stay though unused."""
 
     writes: tuple[tuple[str, int], ...]
     returns_view: bool

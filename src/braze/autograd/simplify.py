@@ -2,8 +2,8 @@
 
     a = view(x, [4, 8]); b = view(a, [32]); c = b.to(f32); return c * 2      ->      return view(x, [32]) * 2
 
-A row takes a call whose operands are simplified and gives the node that it equals, or a shorter call, or None.  Graphs are
-functional, so a copy equals its source; where both leave the graph, ``unalias`` copies again.
+A row takes a call whose operands are simplified and gives the node that it equals, or a shorter call, or None.  Graphs
+are functional, so a copy equals its source; where both leave the graph, ``unalias`` copies again.
 """
 
 from __future__ import annotations
@@ -92,10 +92,9 @@ def _to_copy(node: Node) -> Node | None:
         return None
     root: TensorType = _source(inner).val
     back = root.dtype == node.val.dtype and inner.val.dtype in _EXACT.get(root.dtype, ())
-    same = root.device == node.val.device == inner.val.device and same_strides(
-        root.sizes, root.strides, node.val.strides
-    )
-    return _source(inner) if back and same else None
+    stays = root.device == node.val.device == inner.val.device
+    laid_out = same_strides(root.sizes, root.strides, node.val.strides)
+    return _source(inner) if back and stays and laid_out else None
 
 
 def _undone(node: Node) -> Node | None:

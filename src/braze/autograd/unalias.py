@@ -1,7 +1,7 @@
 """Tell apart what must not share memory when it leaves a graph.
 
-Inside of a functional graph sharing is harmless: copies vanish and equal values merge.  Outside, a user may overwrite one
-output and must not see another, or an input, change.
+Inside of a functional graph sharing is harmless: copies vanish and equal values merge.  Outside, a user may overwrite
+one output and must not see another, or an input, change.
 
     a = x + 1; b = a; return a, b      ->      a = x + 1; b = clone(a); return a, b
 """
@@ -9,6 +9,7 @@ output and must not see another, or an input, change.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 import torch
 from torch._ops import OpOverload
@@ -41,17 +42,18 @@ def clone_of(node: Node) -> Node:
     return Node(f"{node.name}_copy", "call", aten.clone.default, (node,), {}, val, node.loc)
 
 
-def unalias(graph: Graph, n_results: int) -> Graph:
-    """A forward graph whose first ``n_results`` outputs own their memory, each its own; and whose new values of
-    mutated inputs are not read from inputs, which may be overwritten first."""
+def unalias(graph: Graph, n_results: int, mutated: Sequence[int]) -> Graph:
+    """A forward graph whose first ``n_results`` outputs own their memory, each its own; the outputs after them, the new
+    values of the inputs ``mutated``, do not lie in inputs that are overwritten too."""
     taken: set[Node] = set()
     outputs = list(graph.outputs)
+    overwritten = {graph.inputs[i] for i in mutated}
     copies: list[Node] = []
     for i, out in enumerate(outputs):
         if not isinstance(out, Node):
             continue
         root = storage_root(out)
-        if i < n_results and (root.op != "call" or root in taken) or root.op == "input" and out is not root:
+        if root in overwritten or i < n_results and (root.op != "call" or root in taken):
             outputs[i] = _copy(out, copies, i)
         elif i < n_results:
             taken.add(root)
@@ -87,5 +89,7 @@ def _copy(node: Node, copies: list[Node], index: int) -> Node:
 def saved_copy(node: Node) -> Node:
     """A copy of an input that is overwritten. Unsupported where its layout cannot be kept."""
     if not is_dense(node.val.sizes, node.val.strides):
-        raise Unsupported("an input with gaps in its memory is overwritten, and its old value is needed in the backward")
+        raise Unsupported(
+            "an input with gaps in its memory is overwritten, and its old value is needed in the backward"
+        )
     return clone_of(node)

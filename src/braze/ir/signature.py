@@ -37,7 +37,8 @@ class ViewStep:
 class OutputSpec:
     """One user output: result ``index``, input ``index``, or the constant ``value``; then the views in order.
 
-    ``requires_grad`` False on a view means that it is taken of the detached source.
+    ``requires_grad`` False on a view means that it is taken of the detached source, ``no_grad`` that it is taken under
+    ``torch.no_grad()`` (a view whose ``requires_grad`` is its source's, outside of the autograd graph).
     """
 
     kind: Literal["result", "input", "const"]
@@ -45,6 +46,7 @@ class OutputSpec:
     views: tuple[ViewStep, ...] = ()
     requires_grad: bool = False
     value: Any = None
+    no_grad: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The glue between compiled graphs and the autograd engine: a callable made of a forward, a backward and a signature.
 
-``forward(*inputs)`` and ``backward(*saved, *tangents)`` follow :mod:`braze.ir.signature`.  A function with a true attribute
-``boxed`` takes one list instead, which it may empty to free memory early.
+``forward(*inputs)`` and ``backward(*saved, *tangents)`` follow :mod:`braze.ir.signature`.  A function with a true
+attribute ``boxed`` takes one list instead, which it may empty to free memory early.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir import Expr, OutputSpec, Signature, TensorType
+from ..ir import Expr, OutputSpec, Signature, TensorType, ViewStep
 
 Tensors = Sequence[Any]
+Outputs = tuple[Any, ...]
 Compiled = Callable[..., Any]
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
-_DOUBLE = "differentiating a compiled function twice (create_graph=True)"
+_TWICE = "differentiating a compiled function twice (create_graph=True)"
+_FREED = "Trying to backward through the graph a second time: specify retain_graph=True in the first backward"
 
 
 def make_autograd_callable(
@@ -25,37 +27,34 @@ def make_autograd_callable(
     backward: Callable[[], Compiled] | None,
     signature: Signature,
     fallback: Compiled | None = None,
-) -> Compiled:
+) -> Callable[..., Outputs]:
     """A function of the forward graph's inputs that returns the user's flat outputs as a tuple.
 
-    ``backward`` is a thunk, called at the first backward. ``fallback(*inputs) -> outputs`` is the same program in eager:
-    a backward with ``create_graph=True`` re-runs it, and raises Unsupported without it. Inputs that the program mutates
-    are overwritten in place.
+    ``backward`` is a thunk, called at the first backward. ``fallback(*inputs) -> outputs`` is the same program in
+    eager: a backward with ``create_graph=True`` re-runs it, and raises Unsupported without it. Inputs that the
+    program mutates are overwritten in place.
     """
     forward = _unboxed(forward)
     finish = _finisher(signature)
     plain = _plain(forward, signature, finish)
     if backward is None or not signature.differentiable:
         return plain
-    node = _make_function(forward, backward, signature, fallback)
-    apply = node.apply
+    apply: Compiled = _make_function(forward, backward, signature, fallback).apply
     n_results = signature.n_results
     dirty = [m.index for m in signature.mutated if m.differentiable]
     grad_enabled = torch.is_grad_enabled
 
-    def call(*inputs: Any) -> tuple[Any, ...]:
+    def call(*inputs: Any) -> Outputs:
         if not grad_enabled():
             return plain(*inputs)
-        outs = apply(*inputs)
-        if type(outs) is not tuple:
-            outs = (outs,)
+        outs: Outputs = apply(*inputs)
         if finish is None:
             return outs
         if dirty:
             now = list(inputs)
             for i, x in zip(dirty, outs[n_results:]):
                 now[i] = x
-            inputs = tuple(now)
+            return finish(now, outs)
         return finish(inputs, outs)
 
     return call
@@ -65,23 +64,29 @@ def _unboxed(f: Compiled) -> Compiled:
     return (lambda *args: f(list(args))) if getattr(f, "boxed", False) else f
 
 
-def _plain(forward: Compiled, signature: Signature, finish: Any) -> Compiled:
-    """The call without autograd."""
+def _plain(forward: Compiled, signature: Signature, finish: Any) -> Callable[..., Outputs]:
+    """The call without autograd: also in grad mode, where library calls must not build an autograd graph."""
     targets = [m.index for m in signature.mutated]
     n = signature.n_results
-    if finish is None and not targets:
+    grad_enabled, set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
 
-        def simple(*inputs: Any) -> tuple[Any, ...]:
-            return tuple(forward(*inputs)[:n])
-
-        return simple
-
-    def call(*inputs: Any) -> tuple[Any, ...]:
-        outs = forward(*inputs)
+    def run(inputs: Tensors) -> Tensors:
+        outs: Tensors = forward(*inputs)
         if targets:
-            with torch.no_grad():
-                _overwrite([inputs[i] for i in targets], outs[n : n + len(targets)])
-        return finish(inputs, outs) if finish is not None else tuple(outs[:n])
+            _overwrite([inputs[i] for i in targets], outs[n : n + len(targets)])
+        return outs
+
+    def call(*inputs: Any) -> Outputs:
+        if grad_enabled():
+            set_grad(False)
+            try:
+                outs = run(inputs)
+            finally:
+                set_grad(True)
+        else:
+            outs = run(inputs)
+        done: Outputs = tuple(outs[:n]) if finish is None else finish(inputs, outs)
+        return done
 
     return call
 
@@ -93,7 +98,7 @@ def _overwrite(targets: list[Any], values: Tensors) -> None:
         torch._foreach_copy_(targets, list(values))
 
 
-def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], tuple[Any, ...]] | None:
+def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | None:
     """What makes the user's outputs of inputs and results; None where the results are the outputs."""
     specs = signature.outputs
     same = len(specs) == signature.n_results and all(
@@ -102,7 +107,7 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], tuple[Any, .
     if same and not any(m.differentiable for m in signature.mutated):
         return None
 
-    def finish(inputs: Tensors, results: Tensors) -> tuple[Any, ...]:
+    def finish(inputs: Tensors, results: Tensors) -> Outputs:
         return tuple([_output(s, inputs, results) for s in specs])
 
     return finish
@@ -115,25 +120,42 @@ def _output(spec: OutputSpec, inputs: Tensors, results: Tensors) -> Any:
     if spec.views:
         if not spec.requires_grad and x.requires_grad:
             x = x.detach()
-        for step in spec.views:
-            x = step(x)
+        if spec.no_grad:
+            with torch.no_grad():
+                return _replay(spec.views, x)
+        return _replay(spec.views, x)
+    return x
+
+
+def _replay(views: tuple[ViewStep, ...], x: Any) -> Any:
+    for step in views:
+        x = step(x)
     return x
 
 
 def _make_function(forward: Compiled, backward: Callable[[], Compiled], sig: Signature, fallback: Any) -> Any:
     """The torch.autograd.Function of one compiled pair."""
+    repeatable = not sig.mutated and not sig.random and _finisher(sig) is None
+    again = fallback if repeatable else None
+    methods = {
+        "forward": staticmethod(_forward_method(forward, sig, keep_inputs=again is not None)),
+        "backward": staticmethod(_backward_method(backward, sig, again)),
+    }
+    return type("CompiledFunction", (torch.autograd.Function,), methods)
+
+
+def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Compiled:
     n, m = sig.n_results, sig.n_results + len(sig.mutated)
-    quiet = [(i, n + k) for k, (i, d) in enumerate((x.index, x.differentiable) for x in sig.mutated) if not d]
+    quiet = [(x.index, n + k) for k, x in enumerate(sig.mutated) if not x.differentiable]
     dirty = [(x.index, n + k) for k, x in enumerate(sig.mutated) if x.differentiable]
-    checked = [r for r in sig.saved if r.kind != "extra"]
+    checked = [(r.kind == "input", r.index) for r in sig.saved if r.kind != "extra"]
+    checked += [(False, i) for i in sig.watched]
     constants = [i for i, g in enumerate(sig.result_grads) if not g]
-    restore = _restorer(sig)
-    plain_outputs = not sig.mutated and _finisher(sig) is None
-    twice = fallback if plain_outputs and not sig.random else None
     dynamic = any(isinstance(d, Expr) for t in sig.tangents for d in t.sizes)
 
-    def run_forward(ctx: Any, *inputs: Any) -> Any:
+    def run(ctx: Any, *inputs: Any) -> Outputs:
         outs = forward(*inputs)
+        # autograd forbids in-place writes to views that a custom function returns, so they must not look like views
         results = [x.detach() if x._is_view() else x for x in outs[:n]]
         if quiet:
             _overwrite([inputs[i] for i, _ in quiet], [outs[k] for _, k in quiet])
@@ -145,22 +167,24 @@ def _make_function(forward: Compiled, backward: Callable[[], Compiled], sig: Sig
         if constants:
             ctx.mark_non_differentiable(*[results[i] for i in constants])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(
-            *[inputs[r.index] if r.kind == "input" else results[r.index] for r in checked],
-            *[results[i] for i in sig.watched],
-        )
+        ctx.save_for_backward(*[inputs[i] if is_input else results[i] for is_input, i in checked])
         ctx.extras = outs[m:]
         if dynamic:
             ctx.shapes = [x.shape for x in results]
-        if twice is not None:
+        if keep_inputs:
             ctx.inputs = inputs
         return tuple(results)
 
+    return run
+
+
+def _backward_method(backward: Callable[[], Compiled], sig: Signature, again: Compiled | None) -> Compiled:
+    restore = _restorer(sig)
     compiled: list[Compiled] = []
 
-    def run_backward(ctx: Any, *grads: Any) -> Any:
+    def run(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
-            return _differentiate_again(twice, ctx, grads)
+            return _differentiate_again(again, ctx, grads)
         if not compiled:
             compiled.append(backward())
         args = restore(ctx, grads)
@@ -170,8 +194,7 @@ def _make_function(forward: Compiled, backward: Callable[[], Compiled], sig: Sig
             return f(args)
         return f(*args)
 
-    methods = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
-    return type("CompiledFunction", (torch.autograd.Function,), methods)
+    return run
 
 
 def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
@@ -187,7 +210,9 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
         kept = ctx.saved_tensors
         extras = ctx.extras
         if extras is None:
-            raise RuntimeError("Trying to backward through the graph a second time: pass retain_graph=True the first time")
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: pass retain_graph=True the first time"
+            )
         if not _keeps_graph():
             ctx.extras = None
         args = list(extras) if only_extras else [extras[i] if e else kept[i] for e, i in order]
@@ -200,25 +225,26 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
 
 def _tangent(g: Any, want: TensorType, ctx: Any, index: int) -> Any:
     """A gradient in the layout that the backward was compiled for; zeros for an absent one."""
-    if g is not None and g.stride() == want.strides and g.dtype is want.dtype:
-        return g
-    sizes: Any = want.sizes if g is None and not hasattr(ctx, "shapes") else (ctx.shapes[index] if g is None else g.shape)
     if g is not None and g.dtype is want.dtype:
-        if any(isinstance(s, Expr) for s in want.strides):
-            return g.contiguous()
+        if g.stride() == want.strides:
+            return g
         if all(n == 1 or a == b for n, a, b in zip(g.shape, g.stride(), want.strides)):
             return g
-    if any(isinstance(s, Expr) for s in want.strides):
-        out = torch.empty(tuple(sizes), dtype=want.dtype, device=want.device)
+    if g is not None:
+        sizes = g.shape
     else:
-        out = torch.empty_strided(tuple(sizes), want.strides, dtype=want.dtype, device=want.device)  # type: ignore[arg-type]
+        sizes = ctx.shapes[index] if hasattr(ctx, "shapes") else want.sizes
+    if any(isinstance(s, Expr) for s in want.strides):  # traced contiguous; the numbers are this call's
+        out = torch.empty(sizes, dtype=want.dtype, device=want.device)
+    else:
+        out = torch.empty_strided(sizes, want.strides, dtype=want.dtype, device=want.device)  # type: ignore[arg-type]
     return out.zero_() if g is None else out.copy_(g)
 
 
-def _differentiate_again(fallback: Compiled | None, ctx: Any, grads: Tensors) -> tuple[Any, ...]:
+def _differentiate_again(fallback: Compiled | None, ctx: Any, grads: Tensors) -> Outputs:
     """Gradients that can be differentiated, by running the program in eager."""
     if fallback is None:
-        raise Unsupported(_DOUBLE, hint="leave the inner gradient computation out of braze.compile")
+        raise Unsupported(_TWICE, hint="leave the inner gradient computation out of braze.compile")
     inputs = ctx.inputs
     with torch.enable_grad():
         outs = fallback(*inputs)
