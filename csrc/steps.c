@@ -8,6 +8,9 @@
 
 #include "internal/pycore_dict.h"
 #include "internal/pycore_object.h"
+#if PY_VERSION_HEX >= 0x030D0000
+#include "internal/pycore_setobject.h"
+#endif
 
 int braze_own(Walk *w, PyObject *value) {
     if (w->nowned == w->owned_room) {
@@ -51,7 +54,7 @@ static PyObject *dict_get(PyObject *dict, PyObject *key, Py_hash_t hash) {
     return value;
 }
 
-static inline bool code_keys_only(PyObject *key) { /* comparing it with another key runs no Python code of ours */
+static inline bool plain_key(PyObject *key) { /* hashing and comparing it runs no Python code */
     return PyUnicode_CheckExact(key) || PyLong_CheckExact(key);
 }
 
@@ -203,7 +206,7 @@ static int sequence_item(Walk *w, const Ins *p, PyObject *o, PyObject **items, P
 static int step_item(Walk *w, const Ins *p, PyObject *o) {
     if (PyDict_Check(o)) {
         w->via = (Via){.kind = VIA_DICT, .object = o, .dict = o};
-        if (!code_keys_only(p->obj) && !w->careful) return NEEDS_CARE;
+        if (!plain_key(p->obj) && !w->careful) return NEEDS_CARE;
         return put(w, p, dict_get(o, p->obj, p->hash));
     }
     if (PyTuple_Check(o)) return sequence_item(w, p, o, ((PyTupleObject *)o)->ob_item, PyTuple_GET_SIZE(o), VIA_TUPLE);
@@ -273,6 +276,30 @@ static int step_load(Walk *w, const Ins *p) {
 
 static bool same_float(double a, double b) { return (a != a && b != b) || memcmp(&a, &b, sizeof a) == 0; }
 
+static bool plain_keys(PyObject *set) {
+    PyObject *key;
+    Py_hash_t hash;
+    Py_ssize_t at = 0;
+    while (_PySet_NextEntry(set, &at, &key, &hash))
+        if (!plain_key(key)) return false;
+    return true;
+}
+
+/* Whether a set has the items of a frozenset; NEEDS_CARE where comparing items may run Python code. */
+static int set_equals(PyObject *set, PyObject *wanted) {
+    PyObject *key;
+    Py_hash_t hash;
+    Py_ssize_t at = 0;
+    if (!PyAnySet_Check(set)) return 0;
+    if (PySet_GET_SIZE(set) != PySet_GET_SIZE(wanted)) return 0;
+    if (!plain_keys(set) || !plain_keys(wanted)) return NEEDS_CARE;
+    while (_PySet_NextEntry(set, &at, &key, &hash)) {
+        int r = PySet_Contains(wanted, key);
+        if (r != 1) return r;
+    }
+    return 1;
+}
+
 /* guards.same_constant: 1, 0, or NEEDS_CARE for values whose comparison may run Python code. */
 static int same_constant(PyObject *a, PyObject *b) {
     if (a == b) return 1;
@@ -286,8 +313,14 @@ static int same_constant(PyObject *a, PyObject *b) {
         }
         return 1;
     }
-    if (PyLong_CheckExact(a) || PyUnicode_CheckExact(a) || PyBytes_CheckExact(a)) return PyObject_RichCompareBool(a, b, Py_EQ);
-    return a == Py_None || PyBool_Check(a) ? 0 : NEEDS_CARE;
+    if (PyComplex_CheckExact(a)) {
+        Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
+        return same_float(x.real, y.real) && same_float(x.imag, y.imag);
+    }
+    if (PyAnySet_Check(a)) return PyFrozenSet_CheckExact(a) ? set_equals(a, b) : NEEDS_CARE;
+    /* numbers, strings, slices, torch.device: compared in C */
+    if (Py_TYPE(a)->tp_flags & Py_TPFLAGS_HEAPTYPE || PyList_Check(a) || PyDict_Check(a)) return NEEDS_CARE;
+    return PyObject_RichCompareBool(a, b, Py_EQ);
 }
 
 /* The Python meaning, for constants that C does not compare itself. */
@@ -298,6 +331,13 @@ static int same_constant_python(PyObject *a, PyObject *b) {
     if (r == NULL) return -1;
     Py_DECREF(r);
     return r == Py_True;
+}
+
+static int set_equals_python(PyObject *set, PyObject *wanted) {
+    PyObject *copy = PyFrozenSet_New(set);
+    int r = copy ? same_constant_python(copy, wanted) : -1;
+    Py_XDECREF(copy);
+    return r;
 }
 
 static int check_length(PyObject *o, int64_t n) {
@@ -349,7 +389,7 @@ static int check_keys(Walk *w, const Ins *p, PyObject *o) {
 static int check_has(Walk *w, const Ins *p, PyObject *o) {
     if (!PyDict_Check(o)) return 0;
     w->via = (Via){.kind = VIA_DICT, .object = o, .dict = o};
-    if (!code_keys_only(p->obj) && !w->careful) return NEEDS_CARE;
+    if (!plain_key(p->obj) && !w->careful) return NEEDS_CARE;
     return (dict_get(o, p->obj, p->hash) != NULL) == p->n;
 }
 
@@ -485,6 +525,7 @@ int braze_step(Walk *w, const Ins *p) {
     case OP_LENGTH: r = check_length(o, p->n); return r == NEEDS_CARE && w->careful ? careful_length(o, p->n) : r;
     case OP_DICT_KEYS: return check_keys(w, p, o);
     case OP_DICT_HAS: return check_has(w, p, o);
+    case OP_SET_EQUALS: r = set_equals(o, p->obj); return r == NEEDS_CARE && w->careful ? set_equals_python(o, p->obj) : r;
     case OP_LACKS: return instance_get(w, o, p->obj, p->hash) == NULL;
     case OP_NO_ATTR: return check_no_attr(w, p, o);
     case OP_CODE_IS: return PyFunction_Check(o) && ((PyFunctionObject *)o)->func_code == PyWeakref_GET_OBJECT(p->obj);

@@ -18,6 +18,7 @@ import torch
 
 from braze.ir import IntLike, Symbol, evaluate, symbols
 
+from .native import note_meta
 from .source import FrameValues, Source, typed_key
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
@@ -34,6 +35,8 @@ def same_constant(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(same_constant(x, y) for x, y in zip(a, b))
     if isinstance(a, (float, complex)):
         return repr(a) == repr(b)
+    if isinstance(a, frozenset):
+        return {typed_key(x) for x in a} == {typed_key(x) for x in b}
     return bool(a == b)
 
 
@@ -57,6 +60,11 @@ class Reference:
             self._ref = weakref.ref(value)
         except TypeError:
             self._value = value
+
+    @property
+    def weak(self) -> weakref.ref[Any] | None:
+        """The weak reference, or None where the object is held strongly."""
+        return self._ref
 
     def __call__(self) -> Any:
         """The object, or ``MISSING`` after it died."""
@@ -86,6 +94,7 @@ class TensorSpec:
     @staticmethod
     def of(t: torch.Tensor, dynamic: Iterable[int] = (), check_leaf: bool = False) -> TensorSpec:
         """The spec that ``t`` meets. ``dynamic`` are the dims with a free size; strides that depend on one are free."""
+        note_meta(t)
         free = {d % t.dim() for d in dynamic}
         strided = t.layout is torch.strided
         sizes = tuple(None if i in free else n for i, n in enumerate(t.shape))

@@ -1,0 +1,124 @@
+"""Binding the extension to the torch that is loaded: where tensors keep their metadata, and torch's state functions.
+
+torch gives C no stable way to read a tensor's dispatch keys, so the layout is measured instead of assumed: tensors with
+known, odd sizes are made, and the numbers are looked for in their memory.  Every finding is then checked on tensors of
+other kinds.  If anything does not fit, the layout stays unknown and guards ask Python, which is slower and as right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from braze import _C  # type: ignore[attr-defined]
+
+_WORDS = 22  # words of a TensorImpl that are looked at; the smallest one known has 23 (184 bytes)
+_META_MASK = 0xFF_FFFF_FFFF  # dtype, device type, device index, device present
+_INLINE_DIMS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Byte offsets: ``cdata`` in the Python object, the others in the TensorImpl."""
+
+    cdata: int
+    rank: int
+    meta: int
+    keys: int
+
+
+def _words(address: int, n: int) -> list[int]:
+    return [ctypes.c_uint64.from_address(address + 8 * i).value for i in range(n)]
+
+
+def _keys(t: torch.Tensor) -> int:
+    return int(torch._C._dispatch_keys(t).raw_repr())
+
+
+def _samples() -> list[torch.Tensor]:
+    out = [torch.empty(shape, dtype=d) for shape in ((), (2,), (3, 0, 2)) for d in (torch.float32, torch.bool)]
+    out += [torch.empty(3, 4).t(), torch.empty(2, 3, 4, 5, 6), torch.nn.Parameter(torch.empty(3, 4))]
+    out += [torch.empty(4, device="meta", dtype=torch.bfloat16), torch.empty(2, 3, 4, 5, device="meta").permute(3, 1, 0, 2)]
+    return [*out, torch.empty(8, 3)[1::2, 1], torch.empty(2, requires_grad=True) * 2]
+
+
+def _measure() -> Layout | None:
+    t = torch.empty_strided((11, 13), (17, 1009))
+    impl = t._cdata
+    cdata = [i for i in range(2, 5) if _words(id(t), 5)[i] == impl]
+    words = _words(impl, _WORDS)
+    rank = [i for i in range(_WORDS - 12) if words[i : i + 3] == [2, 11, 13] and words[i + 6 : i + 8] == [17, 1009]]
+    if not cdata or not rank:
+        return None
+    samples = _samples()
+    after = range(rank[0] + 11, _WORDS)
+    keys = [i for i in after if all(_words(s._cdata, _WORDS)[i] == _keys(s) for s in samples)]
+    meta = [i for i in after if i not in keys and _tells_dtype_and_device(i)]
+    return Layout(8 * cdata[0], 8 * rank[0], 8 * meta[0], 8 * keys[0]) if keys and meta else None
+
+
+def _tells_dtype_and_device(word: int) -> bool:
+    """Whether a word, masked, is the same for one dtype and device whatever the shape, and differs otherwise."""
+    seen: dict[tuple[torch.dtype, torch.device], int] = {}
+    dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
+    for device in ("cpu", "meta"):
+        for dtype in dtypes:
+            for t in (torch.empty((), dtype=dtype, device=device), torch.empty(4, 6, dtype=dtype, device=device)[::2].t()):
+                value = _words(t._cdata, _WORDS)[word] & _META_MASK
+                if seen.setdefault((t.dtype, t.device), value) != value:
+                    return False
+    return len(set(seen.values())) == len(seen)
+
+
+def _fits(layout: Layout) -> bool:
+    """Whether the layout reads the right numbers from tensors that were not used to find it."""
+    others = [torch.empty(2, 3, 4, 5, 6, 7), torch.empty(7, 6, 5, 4, 3, 2, 1).transpose(0, 6), torch.empty(9, 1, 9)]
+    for t in [*_samples(), *others]:
+        if ctypes.c_uint64.from_address(id(t) + layout.cdata).value != t._cdata:
+            return False
+        base = t._cdata + layout.rank
+        if ctypes.c_int64.from_address(base).value != t.dim():
+            return False
+        dims, gap = base + 8, _INLINE_DIMS
+        if t.dim() > _INLINE_DIMS:
+            dims, gap = ctypes.c_uint64.from_address(dims).value, t.dim()
+        numbers = [ctypes.c_int64.from_address(dims + 8 * i).value for i in range(gap + t.dim())]
+        if tuple(numbers[: t.dim()]) != tuple(t.shape) or tuple(numbers[gap:]) != t.stride():
+            return False
+        if ctypes.c_int64.from_address(base + 88).value != t.storage_offset():
+            return False
+    return True
+
+
+@functools.cache
+def bind() -> bool:
+    """Bind once; True if tensors are read natively."""
+    libraries = Path(torch.__file__).parent / "lib"
+    requires_grad, _ = _C.bind_torch(os.fspath(libraries / "libc10.so"), os.fspath(libraries / "libtorch_cpu.so"))
+    layout = _measure() if requires_grad else None
+    if layout is None or not _fits(layout):
+        return False
+    return bool(_C.set_layout(layout.cdata, layout.rank, layout.meta, layout.keys))
+
+
+_META: dict[tuple[torch.dtype, torch.device], int | None] = {}
+
+
+def note_meta(t: torch.Tensor) -> None:
+    """Remember how a dtype and device look in memory, from a tensor at hand."""
+    key = (t.dtype, t.device)
+    if key not in _META:
+        bind()
+        _META[key] = _C.tensor_meta(t)
+
+
+def meta_of(dtype: torch.dtype, device: torch.device) -> int | None:
+    """How a dtype and device look in memory; None where tensors are not read natively."""
+    if (dtype, device) not in _META:
+        note_meta(torch.empty(0, dtype=dtype, device=device))
+    return _META[dtype, device]
