@@ -22,7 +22,8 @@ def describe(x: Any, device: Any = None) -> str:
     if isinstance(x, FakeTensor):
         shape, strides = tuple(x.shape), tuple(x.stride())
         assert (shape, strides, x.dtype, x.device) == (t.sizes, t.strides, t.dtype, t.device), f"{t} but {x.shape}"
-    return f"{t.dtype} {list(t.sizes)} {list(t.strides)} +{t.offset} {device or t.device}"
+    strides = "-" if 0 in t.sizes else list(t.strides)  # the strides of no elements mean nothing
+    return f"{t.dtype} {list(t.sizes)} {strides} +{t.offset} {device or t.device}"
 
 
 def outputs(out: Any) -> tuple[str, ...]:

@@ -52,6 +52,16 @@ def _last(*xs: TensorType) -> bool:
     return any(suggests_channels_last(x.sizes, x.strides) for x in xs)
 
 
+def _takes_last(x: TensorType, w: TensorType, transposed: bool, strided: bool, groups: int) -> bool:
+    """False where ATen picks its own 3-d transposed kernel on the CPU, which is contiguous only, over oneDNN's."""
+    if not (transposed and w.rank == 5 and x.device.type == "cpu") or x.dtype is not torch.float32:
+        return True
+    n = x.sizes
+    worth = strided or n[0] >= 16 or w.sizes[-1] != 1 or w.sizes[-2] != 1 or torch.get_num_threads() > 1
+    big = groups > 1 or (w.sizes[-1] > 3 and w.sizes[-2] > 3) or n[0] > 1 or n[0] * n[1] * n[2] * n[3] > 20480
+    return bool(worth and big)
+
+
 def _formed(x: TensorType, sizes: Sequence[IntLike], last: bool) -> TensorType:
     n = tuple(sizes)
     return fresh(x, n, strides=channels_last(n) if last and len(n) in (4, 5) else contiguous(n))
@@ -62,13 +72,16 @@ def convolution(
     x: TensorType, w: TensorType, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, op: Any, g: int,
     *rest: Any
 ) -> TensorType:  # fmt: skip
-    return _formed(x, conv_sizes(x, w, stride, padding, dilation, transposed, op, g), _last(x, w))
+    strided = any(s != 1 for s in (*stride, *dilation))
+    last = _last(x, w) and _takes_last(x, w, transposed, strided, g)
+    return _formed(x, conv_sizes(x, w, stride, padding, dilation, transposed, op, g), last)
 
 
 @rule("convolution_backward convolution_backward_overrideable")
 def convolution_backward(g: TensorType, x: TensorType, w: TensorType, bias_sizes: Any, *rest: Any) -> Any:
     transposed, groups, mask = rest[3], rest[5], rest[6]
-    last = _last(x, w)
+    strided = any(s != 1 for s in (*rest[0], *rest[2]))
+    last = _last(x, w) and _takes_last(x, w, transposed, strided, groups)
     channels = w.sizes[1] * groups if transposed else w.sizes[0]
     out = (_formed(x, x.sizes, last), _formed(w, w.sizes, last), fresh(g, (channels,)))
     return tuple(t if keep else None for t, keep in zip(out, mask))
@@ -119,10 +132,15 @@ def avg_pool2d(x: TensorType, k: Any, s: Any = (), p: Any = 0, ceil: bool = Fals
 
 @rule("avg_pool3d")
 def avg_pool3d(x: TensorType, k: Any, s: Any = (), p: Any = 0, ceil: bool = False, *rest: Any) -> TensorType:
-    return formatted(x, pool_sizes(x, 3, k, s, p, 1, ceil))
+    return fresh(x, pool_sizes(x, 3, k, s, p, 1, ceil))
 
 
-@rule("avg_pool2d_backward avg_pool3d_backward")
+@rule("avg_pool3d_backward _adaptive_avg_pool3d_backward")
+def avg_pool3d_backward(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
+    return fresh(x)
+
+
+@rule("avg_pool2d_backward")
 def avg_pool_backward(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
     return formatted(x, x.sizes)
 
@@ -137,7 +155,7 @@ def adaptive_avg_pool3d(x: TensorType, size: Sequence[IntLike]) -> TensorType:
     return fresh(x, (*x.sizes[:-3], *size))
 
 
-@rule("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward")
+@rule("_adaptive_avg_pool2d_backward")
 def adaptive_avg_backward(g: TensorType, x: TensorType) -> TensorType:
     return formatted(x, x.sizes)
 
@@ -155,9 +173,9 @@ def adaptive_max_backward(g: TensorType, x: TensorType, index: TensorType) -> Te
 
 @rule("pixel_shuffle")
 def pixel_shuffle(x: TensorType, r: int) -> TensorType:
-    return fresh(x, (*x.sizes[:-3], x.sizes[-3] // (r * r), x.sizes[-2] * r, x.sizes[-1] * r))
+    return formatted(x, (*x.sizes[:-3], x.sizes[-3] // (r * r), x.sizes[-2] * r, x.sizes[-1] * r))
 
 
 @rule("pixel_unshuffle")
 def pixel_unshuffle(x: TensorType, r: int) -> TensorType:
-    return fresh(x, (*x.sizes[:-3], x.sizes[-3] * (r * r), x.sizes[-2] // r, x.sizes[-1] // r))
+    return formatted(x, (*x.sizes[:-3], x.sizes[-3] * (r * r), x.sizes[-2] // r, x.sizes[-1] // r))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...ir import Expr, IntLike, TensorType
+from ...ir import Expr, IntLike, TensorType, known_eq
 from ..layout import contiguous, in_format
 from ..promote import number_dtype
 from ..registry import rule
@@ -199,7 +199,7 @@ def flip(x: TensorType, dims: Sequence[int]) -> TensorType:
 def roll(x: TensorType, shifts: Any, dims: Any = ()) -> TensorType:
     for d in dims:
         dim_of(d, x.rank)
-    return fresh(x)
+    return copy_of(x) if dims and known_eq(x.numel, 0) else fresh(x)
 
 
 @rule("repeat")

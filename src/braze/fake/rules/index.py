@@ -11,9 +11,9 @@ from ...ir import IntLike, TensorType, known_eq
 from ..layout import broadcast, channels_last, contiguous, iterate, suggests_channels_last
 from ..promote import result_type
 from ..registry import DataDependent, rule
-from ..result import copy_of, dim_of, fresh
+from ..result import copy_of, dim_of, fresh, view_of
 from .pointwise import device_of
-from .view import slice_bounds
+from .view import unsqueeze, view
 
 
 @rule("embedding")
@@ -64,8 +64,13 @@ def gather(x: TensorType, dim: int, i: TensorType, *, sparse_grad: bool = False)
     return fresh(x, i.sizes)
 
 
-@rule("scatter scatter_add scatter_reduce index_add index_fill index_copy index_reduce put")
+@rule("scatter scatter_add scatter_reduce index_add index_copy index_reduce")
 def scatter(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
+    return fresh(x)
+
+
+@rule("index_fill put")
+def index_fill(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
     return copy_of(x)
 
 
@@ -133,9 +138,11 @@ def cat(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
 
 @rule("stack")
 def stack(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
-    x = xs[0]
-    d = dim_of(dim, x.rank + 1)
-    return fresh(x, (*x.sizes[:d], len(xs), *x.sizes[d:]), result_type(tuple(xs)))
+    d = dim_of(dim, xs[0].rank + 1)
+    if d == xs[0].rank:
+        return cat([unsqueeze(x, d) for x in xs], d)
+    joined = cat(xs, d)
+    return view(joined, (*joined.sizes[:d], len(xs), *xs[0].sizes[d:]))
 
 
 @rule("constant_pad_nd")
@@ -166,8 +173,9 @@ def select_backward(g: TensorType, sizes: Sequence[IntLike], *rest: Any) -> Tens
 
 @rule("slice_scatter select_scatter diagonal_scatter as_strided_scatter")
 def slice_scatter(x: TensorType, source: TensorType, *rest: Any, **kw: Any) -> TensorType:
-    slice_bounds(0, None, None)
-    return copy_of(x)
+    if any(known_eq(s, 0) and not known_eq(n, 1) for n, s in zip(x.sizes, x.strides)):
+        return copy_of(x)
+    return view_of(x, x.sizes, x.strides, x.offset)  # a copy with gaps and all
 
 
 @rule("_unsafe_masked_index")

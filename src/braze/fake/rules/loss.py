@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ir import TensorType
 from ..registry import register, rule
-from ..result import fresh
+from ..result import copy_of, fresh
 from .pointwise import pointwise
 
 
@@ -30,14 +30,19 @@ def bce_logits(x: TensorType, y: TensorType, w: Any = None, pw: Any = None, redu
     return _pair(x, y, reduction=reduction)
 
 
-@rule("mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward l1_loss_backward")
+@rule("mse_loss_backward smooth_l1_loss_backward huber_loss_backward l1_loss_backward")
 def pair_backward(g: TensorType, x: TensorType, y: TensorType, *rest: Any) -> TensorType:
+    return fresh(x)
+
+
+@rule("soft_margin_loss_backward")
+def soft_margin_backward(g: TensorType, x: TensorType, y: TensorType, *rest: Any) -> TensorType:
     return pointwise("same", (x, y, g))
 
 
 @rule("binary_cross_entropy_backward")
 def bce_backward(g: TensorType, x: TensorType, y: TensorType, *rest: Any) -> TensorType:
-    return fresh(x)
+    return copy_of(x)
 
 
 @rule("nll_loss_forward")

@@ -7,6 +7,7 @@ from typing import Any
 from ...ir import IntLike, TensorType, known_eq
 from ..registry import rule
 from ..result import fresh
+from .pointwise import pointwise
 
 
 def _inner(a: IntLike, b: IntLike, x: TensorType, y: TensorType) -> None:
@@ -72,7 +73,8 @@ def dot(a: TensorType, b: TensorType) -> TensorType:
 
 @rule("addr")
 def addr(c: TensorType, a: TensorType, b: TensorType, **kwargs: Any) -> TensorType:
-    return fresh(c, (a.sizes[0], b.sizes[0]))
+    rows = TensorType((a.sizes[0], 1), (a.strides[0], 0), a.dtype, a.device)
+    return pointwise("same", (c, rows, b))
 
 
 @rule("linear")

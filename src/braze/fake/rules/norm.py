@@ -62,7 +62,7 @@ def group_norm(x: TensorType, w: Any, b: Any, n: IntLike, c: IntLike, hw: IntLik
 def group_norm_backward(
     g: Any, x: TensorType, m: Any, r: Any, w: Any, n: Any, c: IntLike, hw: Any, groups: Any, mask: Any
 ) -> Any:
-    return _masked((copy_of(x), fresh(x, (c,), w and w.dtype), fresh(x, (c,), w and w.dtype)), mask)
+    return _masked((formatted(x, x.sizes), fresh(x, (c,), w and w.dtype), fresh(x, (c,), w and w.dtype)), mask)
 
 
 def _channels(x: TensorType) -> IntLike:

@@ -50,7 +50,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
         "float",
         1,
         """acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p
-        log2 logit rsqrt reciprocal sigmoid sin sinc sinh sqrt tan tanh deg2rad rad2deg mvlgamma
+        log2 logit rsqrt reciprocal sigmoid sin sinc sinh sqrt tan tanh deg2rad rad2deg
         special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_entr
         special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_modified_bessel_i0
         special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri
@@ -60,7 +60,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
         "same",
         1,
         """neg relu sign sgn ceil floor round trunc frac positive conj_physical gelu silu mish hardswish hardsigmoid elu
-        celu selu leaky_relu softplus softshrink hardshrink threshold bitwise_not nan_to_num square relu6""",
+        celu selu leaky_relu softplus softshrink hardshrink threshold bitwise_not square relu6""",
     ),
     ("real", 1, "abs angle"),
     ("bool", 1, "logical_not isnan isinf isposinf isneginf signbit"),
@@ -69,10 +69,10 @@ TABLE: tuple[tuple[str, int, str], ...] = (
         2,
         """add sub mul rsub maximum minimum fmax fmin fmod remainder floor_divide gcd lcm bitwise_and bitwise_or
         bitwise_xor bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ hypot nextafter
-        logaddexp logaddexp2 pow heaviside igamma igammac clamp_min clamp_max ldexp
+        logaddexp logaddexp2 pow heaviside igamma igammac clamp_min clamp_max
         gelu_backward silu_backward mish_backward hardswish_backward hardsigmoid_backward tanh_backward sigmoid_backward
         logit_backward softplus_backward softshrink_backward hardshrink_backward leaky_relu_backward
-        threshold_backward hardtanh_backward log_sigmoid_backward _prelu_kernel""",
+        threshold_backward hardtanh_backward log_sigmoid_backward""",
     ),
     (
         "float",
@@ -132,10 +132,30 @@ def div_mode(a: Any, b: Any, *, rounding_mode: str | None) -> TensorType:
     return pointwise("float" if rounding_mode is None else "same", (a, b))
 
 
-@rule("pow.Tensor_Scalar")
+@rule("pow.Tensor_Scalar pow_.Scalar")
 def pow_number(x: TensorType, power: Any) -> TensorType:
     out = pointwise("same", (x,))  # the number takes part in the dtype alone
     return TensorType(out.sizes, out.strides, result_type((x, type(power))), out.device)
+
+
+@rule("pow.Scalar")
+def number_pow(base: Any, x: TensorType) -> TensorType:
+    return fresh(x, None, result_type((type(base), x)))
+
+
+@rule("ldexp")
+def ldexp(x: TensorType, exponent: TensorType) -> TensorType:
+    return pointwise("same", (x, number_pow(2.0, exponent)))
+
+
+@rule("mvlgamma")
+def mvlgamma(x: TensorType, p: int) -> TensorType:
+    return fresh(x, None, to_float(x.dtype))
+
+
+@rule("nan_to_num _prelu_kernel")
+def nan_to_num(x: TensorType, *rest: Any) -> TensorType:
+    return copy_of(x)
 
 
 @rule("polygamma special_polygamma")
@@ -152,7 +172,7 @@ def float_power(a: Any, b: Any) -> TensorType:
 
 @rule("hardtanh")
 def hardtanh(x: TensorType, low: Any = -1, high: Any = 1) -> TensorType:
-    return pointwise("same", (x,))
+    return copy_of(x)
 
 
 @rule("elu_backward")
@@ -188,7 +208,9 @@ def masked_fill(x: TensorType, mask: TensorType, value: Any) -> TensorType:
 
 @rule("log_sigmoid_forward")
 def log_sigmoid_forward(x: TensorType) -> tuple[TensorType, TensorType]:
-    return copy_of(x), fresh(x, x.sizes if x.device.type == "cpu" else (0,))
+    if x.device.type == "cpu":
+        return fresh(x), fresh(x)
+    return copy_of(x), fresh(x, (0,))
 
 
 @rule("complex")

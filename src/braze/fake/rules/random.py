@@ -30,7 +30,7 @@ def fused_dropout(x: TensorType, p: float, generator: Any = None) -> Any:
 
 @rule("bernoulli.default bernoulli.p bernoulli.Tensor poisson")
 def bernoulli(x: TensorType, *rest: Any, generator: Any = None) -> TensorType:
-    return copy_of(x)
+    return fresh(x)
 
 
 @rule("multinomial")

@@ -289,7 +289,7 @@ def _copied(f: Any) -> Any:
 
 
 COPIES = {
-    "view_copy": view,
+    "view_copy": reshape,
     "t_copy": t,
     "transpose_copy": transpose,
     "permute_copy": permute,
