@@ -34,6 +34,7 @@ Ints = Sequence[IntLike]
 
 _FULL, _CLONE, _CONVERT, _WHERE = (PRIMS[n] for n in ("full", "clone", "convert", "where"))
 _EXPAND, _PERMUTE, _RESHAPE, _SLICE = (PRIMS[n] for n in ("expand", "permute", "reshape", "slice"))
+_aten = torch.ops.aten
 _OPMATH = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -167,7 +168,7 @@ class Builder:
     def to_device(self, x: Node, device: torch.device) -> Node:
         """x copied to another device (an opaque call)."""
         val = TensorType(x.val.sizes, _CLONE.shape(x.val).strides, x.val.dtype, device)
-        return self.graph.call(torch.ops.aten._to_copy.default, (x,), {"device": device}, val)
+        return self.graph.call(_aten._to_copy.default, (x,), {"device": device}, val)
 
     def truth(self, x: Node) -> Node:
         """x != 0 as bool."""
@@ -226,17 +227,27 @@ class Builder:
             tuple(step if d == dim else 1 for d in r),
         )
 
-    def clone(self, x: Node, like: TensorType | None = None) -> Node:
-        """A copy of x, with the strides of ``like`` where given."""
+    def clone(self, x: Node, like: TensorType | None = None, fresh: bool = False) -> Node:
+        """A copy of x, with the strides of ``like`` where given; never shared when ``fresh``. Exotic dtypes are copied
+        by ATen."""
+        if x.val.dtype not in DTYPES["clone"]:
+            return self._copy(x, like or x.val)
         strides = like.strides if like is not None else None
         key = (_CLONE, x, strides)
-        node = self._seen.get(key)
+        node = None if fresh else self._seen.get(key)
         if node is None:
             val = _CLONE.shape(x.val)
             if like is not None:
                 val = TensorType(val.sizes, like.strides, val.dtype, val.device)
             node = self._seen[key] = self.graph.call(_CLONE, (x,), val=val)
         return node
+
+    def _copy(self, x: Node, like: TensorType) -> Node:
+        val = like.with_(offset=0, requires_grad=False)
+        sizes, strides = list(val.sizes), list(val.strides)
+        empty = _aten.empty_strided.default
+        room = self.graph.call(empty, (sizes, strides), {"dtype": val.dtype, "device": val.device}, val)
+        return self.graph.call(_aten.copy.default, (room, x), val=val)
 
     # -- creation ---------------------------------------------------------------------------------------------------
 

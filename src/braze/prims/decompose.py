@@ -22,6 +22,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from braze.errors import Unsupported
+from braze.fake.layout import preserved
 from braze.ir import Graph, Node, TensorType, leaves
 
 from . import decompositions  # noqa: F401  (fills the table)
@@ -169,9 +170,26 @@ class _Decomposer:
         out = self._exact.get(node)
         if out is None:
             start = len(self.result.nodes)
-            out = self._exact[node] = self.builder.clone(new, want)
+            out = self._exact[node] = self._relaid(new, want)
             self._label(node, start)
         return out
+
+    def _relaid(self, x: Node, want: TensorType) -> Node:
+        """A copy of x with the strides of ``want``: broadcast dims (stride 0) stay broadcast, gaps are closed."""
+        wide = [d for d, (n, s) in enumerate(zip(want.sizes, want.strides)) if s == 0 and n != 1]
+        if not wide:
+            return self.builder.clone(x, _owned(want))
+        for d in wide:
+            x = self.builder.slice(x, d, 0, 1)
+        thin = _owned(want.with_(sizes=x.val.sizes))
+        if not same_layout(x.val, thin):
+            x = self.builder.clone(x, thin)
+        return self.builder.call(PRIMS["expand"], x, want.sizes)
+
+
+def _owned(t: TensorType) -> TensorType:
+    """A type of memory of its own: the same order of dims, no gaps or overlaps."""
+    return TensorType(t.sizes, preserved(t.sizes, t.strides), t.dtype, t.device)
 
 
 def same_layout(a: TensorType, b: TensorType) -> bool:
@@ -221,9 +239,8 @@ class _Outputs:
             return new
         root, old = _root(new), _root(node)
         if self.owner.setdefault(root, old) is not old:
-            copy = self.d.result.call(
-                PRIMS["clone"], (new,), val=new.val.with_(offset=0, requires_grad=False), loc=node.loc
-            )
+            copy = self.d.builder.clone(new, _owned(new.val), fresh=True)
+            copy.loc = copy.loc or node.loc
             self.owner[copy] = old
             return copy
         return new

@@ -10,6 +10,7 @@ import torch
 from braze.ir import Node
 
 from ..builder import Builder
+from ..elementwise import FLOATS
 from ..prim import PRIMS
 from ..registry import decomposes
 
@@ -264,7 +265,9 @@ def rrelu_with_noise_backward(
 
 
 @decomposes("native_dropout_backward")
-def native_dropout_backward(b: Builder, grad_output: Node, mask: Node, scale: float) -> Node:
+def native_dropout_backward(b: Builder, grad_output: Node, mask: Node, scale: float) -> Any:
+    if grad_output.val.dtype not in FLOATS:
+        return NotImplemented
     g = b.compute(grad_output)
     return b.mul(g, b.mul(b.convert(mask, g.val.dtype), scale))
 

@@ -21,8 +21,8 @@ def _constant(value: Any) -> Callable[..., Node]:
     return row
 
 
-register("zeros zeros_like new_zeros zero", _constant(0), any_dtype=True)
-register("ones ones_like new_ones", _constant(1), any_dtype=True)
+register("zeros zeros_like new_zeros zero", _constant(0))
+register("ones ones_like new_ones", _constant(1))
 # The values of an empty tensor are unspecified: zeros, which fold away.
 register(
     "empty.memory_format empty_like empty_strided empty_permuted new_empty new_empty_strided",
@@ -31,7 +31,7 @@ register(
 )
 
 
-@decomposes("full full_like new_full fill.Scalar", any_dtype=True)
+@decomposes("full full_like new_full fill.Scalar")
 def full(b: Builder, shape: Any, *args: Any, **kwargs: Any) -> Node:
     return b.full_like(b.out, kwargs["fill_value"] if "fill_value" in kwargs else args[-1])
 
@@ -43,7 +43,7 @@ def fill_tensor(b: Builder, self: Node, value: Node) -> Node:
     return b.expand(b.convert(value, self.val.dtype), self.val.sizes)
 
 
-@decomposes("scalar_tensor", any_dtype=True)
+@decomposes("scalar_tensor")
 def scalar_tensor(b: Builder, s: Any, **kwargs: Any) -> Node:
     return b.full_like(b.out, s)
 

@@ -26,7 +26,7 @@ def as_index(b: Builder, index: Node) -> Node:
     return index if index.val.dtype in _INT else b.convert(index, torch.int64)
 
 
-@decomposes("embedding", any_dtype=True)
+@decomposes("embedding")
 def embedding(
     b: Builder,
     weight: Node,
@@ -53,7 +53,7 @@ def embedding_dense_backward(
     return b.call(_PUT, zeros, (index,), g, True)
 
 
-@decomposes("index_select", any_dtype=True)
+@decomposes("index_select")
 def index_select(b: Builder, self: Node, dim: int, index: Node) -> Node:
     flat = b.reshape(index, (index.val.numel,))
     if not self.val.rank:
@@ -61,7 +61,7 @@ def index_select(b: Builder, self: Node, dim: int, index: Node) -> Node:
     return b.call(_TAKE, self, dim % self.val.rank, as_index(b, flat))
 
 
-@decomposes("take", any_dtype=True)
+@decomposes("take")
 def take(b: Builder, self: Node, index: Node) -> Node:
     return b.call(_TAKE, b.reshape(self, (self.val.numel,)), 0, as_index(b, index))
 
@@ -70,7 +70,7 @@ def _at_least_1d(b: Builder, *tensors: Node) -> list[Node]:
     return [t if t.val.rank else b.reshape(t, (1,)) for t in tensors]
 
 
-@decomposes("gather", any_dtype=True)
+@decomposes("gather")
 def gather(b: Builder, self: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Node:
     if index.val.rank == 1 and not self.val.rank or any(known_eq(n, 0) for n in index.val.sizes):
         return b.full_like(b.out, 0) if any(known_eq(n, 0) for n in index.val.sizes) else NotImplemented
@@ -102,12 +102,12 @@ def _scatter(b: Builder, name: str, self: Node, dim: int, index: Node, src: Any)
     return b.reshape(out, self.val.sizes)
 
 
-@decomposes("scatter.src", any_dtype=True)
+@decomposes("scatter.src")
 def scatter_src(b: Builder, self: Node, dim: int, index: Node, src: Node) -> Any:
     return _scatter(b, "scatter", self, dim, index, src)
 
 
-@decomposes("scatter.value", any_dtype=True)
+@decomposes("scatter.value")
 def scatter_value(b: Builder, self: Node, dim: int, index: Node, value: Any) -> Any:
     return _scatter(b, "scatter", self, dim, index, value)
 
@@ -156,7 +156,7 @@ def _has_mask(indices: Sequence[Any]) -> bool:
     return any(i is not None and i.val.dtype in (torch.bool, torch.uint8) for i in indices)
 
 
-@decomposes("index.Tensor _unsafe_index.Tensor", any_dtype=True)
+@decomposes("index.Tensor _unsafe_index.Tensor")
 def index(b: Builder, self: Node, indices: Sequence[Any]) -> Any:
     if _has_mask(indices) or any(known_eq(n, 0) for n in b.out.sizes):
         return NotImplemented
@@ -166,7 +166,7 @@ def index(b: Builder, self: Node, indices: Sequence[Any]) -> Any:
     return b.call(_INDEX, plan.arranged(b, self), plan.indices)
 
 
-@decomposes("index_put _unsafe_index_put _index_put_impl", any_dtype=True)
+@decomposes("index_put _unsafe_index_put _index_put_impl")
 def index_put(
     b: Builder, self: Node, indices: Sequence[Any], values: Node, accumulate: bool = False, unsafe: bool = False
 ) -> Any:
@@ -208,7 +208,7 @@ def index_add(b: Builder, self: Node, dim: int, index: Node, source: Node, *, al
     return b.reshape(b.call(_PUT, x, _along(dim % x.val.rank, i), s, True), self.val.sizes)
 
 
-@decomposes("index_copy", any_dtype=True)
+@decomposes("index_copy")
 def index_copy(b: Builder, self: Node, dim: int, index: Node, source: Node) -> Any:
     x, i, s = _at_least_1d(b, self, as_index(b, index), source)
     return b.reshape(b.call(_PUT, x, _along(dim % x.val.rank, i), s, False), self.val.sizes)

@@ -11,7 +11,7 @@ import torch
 from braze.ir import Node
 
 from ..builder import Builder, is_tensor
-from ..elementwise import FLOATS, INTS
+from ..elementwise import DTYPES, FLOATS, INTS
 from ..prim import PRIMS, Prim
 from ..registry import decomposes, register
 
@@ -69,7 +69,6 @@ for _aten, _prim in (
     ("remainder.Scalar remainder.Tensor remainder.Scalar_Tensor", "remainder"),
     ("atan2", "atan2"),
     ("copysign.Scalar copysign.Tensor", "copysign"),
-    ("nextafter", "nextafter"),
     ("bitwise_and.Scalar bitwise_and.Tensor bitwise_and.Scalar_Tensor", "bitwise_and"),
     ("bitwise_or.Scalar bitwise_or.Tensor bitwise_or.Scalar_Tensor", "bitwise_or"),
     ("bitwise_xor.Scalar bitwise_xor.Tensor bitwise_xor.Scalar_Tensor", "bitwise_xor"),
@@ -157,6 +156,13 @@ def div_mode(b: Builder, self: Any, other: Any, rounding_mode: str | None = None
     if d in INTS:
         return b.trunc_div(x, y)
     return b.trunc(b.div(b.compute(x), b.compute(y)))
+
+
+@decomposes("nextafter")
+def nextafter(b: Builder, self: Node, other: Node) -> Any:
+    if b.out.dtype not in DTYPES["nextafter"]:
+        return NotImplemented
+    return binary(b, PRIMS["nextafter"], self, other, b.out.dtype)
 
 
 @decomposes("neg")

@@ -8,6 +8,7 @@ from typing import Any
 from braze.ir import IntLike, Node, known_eq
 
 from ..builder import Builder
+from ..elementwise import FLOATS
 from ..registry import decomposes, register
 
 
@@ -31,8 +32,10 @@ def _in_blocks(x: Node, b: Builder, blocks: Sequence[int]) -> tuple[Node, tuple[
     return b.reshape(x, sizes), tuple(len(lead) + 2 * i + 1 for i in range(k))
 
 
-def _block_mean(b: Builder, x: Node, blocks: Sequence[int]) -> Node:
+def _block_mean(b: Builder, x: Node, blocks: Sequence[int]) -> Any:
     """The mean of each block."""
+    if b.out.dtype not in FLOATS:
+        return NotImplemented
     split, dims = _in_blocks(b.compute(x), b, blocks)
     return b.reshape(b.mean(split, dims), b.out.sizes)
 

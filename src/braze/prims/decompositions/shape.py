@@ -1,4 +1,4 @@
-"""Views, copies, concatenation and splitting: calls that move elements without looking at them (any dtype)."""
+"""Views, copies, concatenation and splitting. Views hold for every dtype; what may need a kernel does not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from braze.errors import Unsupported
-from braze.ir import IntLike, Node, TensorType, known_eq, known_le, product, sym_max, sym_min
+from braze.ir import IntLike, Node, TensorType, contiguous_strides, known_eq, known_le, product, sym_max, sym_min
 
 from ..builder import Builder, same_sizes
-from ..elementwise import ANY, dense_strides
+from ..elementwise import ANY, dense_strides, like
 from ..prim import PRIMS
 from ..registry import register
 
+_aten = torch.ops.aten
 moves = partial(register, any_dtype=True)
 
 
@@ -56,10 +57,8 @@ def permute(b: Builder, self: Node, dims: Sequence[int]) -> Node:
     return b.permute(self, dims)
 
 
-@view("t numpy_T mT adjoint mH matrix_H")
+@view("t numpy_T mT")
 def transpose_last(b: Builder, self: Node) -> Node:
-    if self.val.dtype.is_complex:
-        return NotImplemented
     return b.permute(self, tuple(reversed(range(self.val.rank)))) if self.val.rank < 3 else swap(b, self, -2, -1)
 
 
@@ -205,7 +204,9 @@ def _in_storage_order(b: Builder, x: Node) -> Node | None:
 
 def _relaid(b: Builder, x: Node) -> Node:
     """A copy: x itself where the layout stays (outputs never alias by it), else a ``clone`` in the promised one."""
-    return x if x.val.strides == b.out.strides else b.clone(x, b.out)
+    if x.val.strides == b.out.strides:
+        return x
+    return b.clone(x, b.out) if x.val.dtype in ANY else NotImplemented
 
 
 def clone(b: Builder, self: Node, memory_format: Any = None) -> Node:
@@ -247,7 +248,7 @@ def copy(b: Builder, self: Node, src: Node, non_blocking: bool = False) -> Node:
     return b.expand(b.convert(src, self.val.dtype), self.val.sizes)
 
 
-moves("copy", copy)
+register("copy", copy)
 
 
 def view_dtype(b: Builder, self: Node, dtype: torch.dtype) -> Node:
@@ -259,6 +260,30 @@ def view_dtype(b: Builder, self: Node, dtype: torch.dtype) -> Node:
 
 
 moves("view.dtype view_copy.dtype", view_dtype)
+
+
+# -- complex views: ATen shows the same memory, a primitive graph copies -----------------------------------------------
+
+
+def _copied(op: Any) -> Callable[..., Node]:
+    """An opaque call that copies where ATen gives a view; its result is contiguous."""
+    return lambda b, self: b.graph.call(op, (self,), val=b.out.with_(strides=contiguous_strides(b.out.sizes), offset=0))
+
+
+moves("view_as_real", _copied(_aten.view_as_real_copy.default))
+moves("view_as_complex", _copied(_aten.view_as_complex_copy.default))
+
+
+def conj(b: Builder, self: Node) -> Node:
+    return b.graph.call(_aten._conj_physical.default, (self,), val=like((self.val,)))
+
+
+def neg_view(b: Builder, self: Node) -> Node:
+    return b.graph.call(_aten.neg.default, (self,), val=like((self.val,)))
+
+
+moves("_conj conj", conj)
+moves("_neg_view", neg_view)
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
@@ -276,14 +301,14 @@ def cat(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Node:
     return parts[0] if len(parts) == 1 else b.call(PRIMS["cat"], tuple(parts), dim)
 
 
-moves("cat", cat)
+register("cat", cat)
 
 
 def stack(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Node:
     return cat(b, [b.unsqueeze(t, dim) for t in tensors], dim % b.out.rank)
 
 
-moves("stack _stack", stack)
+register("stack _stack", stack)
 
 
 def repeat(b: Builder, self: Node, repeats: Sequence[IntLike]) -> Node:
@@ -297,7 +322,7 @@ def repeat(b: Builder, self: Node, repeats: Sequence[IntLike]) -> Node:
     return b.reshape(b.expand(b.reshape(self, split_up), wide), b.out.sizes)
 
 
-moves("repeat", repeat)
+register("repeat", repeat)
 
 
 def flip(b: Builder, self: Node, dims: Sequence[int]) -> Node:
@@ -307,7 +332,7 @@ def flip(b: Builder, self: Node, dims: Sequence[int]) -> Node:
     return b.call(PRIMS["flip"], self, dims) if dims else self
 
 
-moves("flip", flip)
+register("flip", flip)
 
 
 def roll(b: Builder, self: Node, shifts: Any, dims: Any = ()) -> Node:
@@ -331,7 +356,7 @@ def _roll_one(b: Builder, x: Node, dim: int, shift: IntLike) -> Node:
     return b.call(PRIMS["cat"], (b.slice(x, dim, at, n), b.slice(x, dim, 0, at)), dim)
 
 
-moves("roll", roll)
+register("roll", roll)
 
 
 def rot90(b: Builder, self: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
@@ -344,7 +369,7 @@ def rot90(b: Builder, self: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> N
     return flip(b, swap(b, self, p, q), (q,)) if k == 3 else self
 
 
-moves("rot90", rot90)
+register("rot90", rot90)
 
 
 def pixel_shuffle(b: Builder, self: Node, upscale_factor: int) -> Node:
@@ -369,6 +394,6 @@ def channel_shuffle(b: Builder, self: Node, groups: int) -> Node:
     return b.reshape(swap(b, x, 1, 2), b.out.sizes)
 
 
-moves("pixel_shuffle", pixel_shuffle)
-moves("pixel_unshuffle", pixel_unshuffle)
-moves("channel_shuffle native_channel_shuffle", channel_shuffle)
+register("pixel_shuffle", pixel_shuffle)
+register("pixel_unshuffle", pixel_unshuffle)
+register("channel_shuffle native_channel_shuffle", channel_shuffle)

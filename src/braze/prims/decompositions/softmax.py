@@ -55,8 +55,7 @@ def log_softmax(b: Builder, self: Node, dim: int, half_to_float: bool = False) -
 def softmax_backward(b: Builder, grad_output: Node, output: Node, dim: int, input_dtype: Any = None) -> Node:
     g, y = b.compute(grad_output), b.compute(output)
     dims = normal_dims(dim, output.val.rank)
-    gy = b.mul(g, y)
-    return b.sub(gy, b.mul(y, b.sum(gy, dims, keepdim=True)))
+    return b.mul(y, b.sub(g, b.sum(b.mul(g, y), dims, keepdim=True)))
 
 
 @decomposes("_log_softmax_backward_data")

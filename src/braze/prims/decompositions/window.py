@@ -22,7 +22,7 @@ def pad(b: Builder, x: Node, dim: int, low: IntLike, high: IntLike, value: Any =
     return b.call(PRIMS["pad"], x, lows, highs, rounded(value, x.val.dtype))
 
 
-@decomposes("constant_pad_nd", any_dtype=True)
+@decomposes("constant_pad_nd")
 def constant_pad_nd(b: Builder, self: Node, pad: Sequence[IntLike], value: Any = 0) -> Node:
     rank = self.val.rank
     low: list[IntLike] = [0] * rank
@@ -193,5 +193,5 @@ def _edge_pad(reflect: bool) -> Any:
     return row
 
 
-register("reflection_pad1d reflection_pad2d reflection_pad3d", _edge_pad(True), any_dtype=True)
-register("replication_pad1d replication_pad2d replication_pad3d", _edge_pad(False), any_dtype=True)
+register("reflection_pad1d reflection_pad2d reflection_pad3d", _edge_pad(True))
+register("replication_pad1d replication_pad2d replication_pad3d", _edge_pad(False))
