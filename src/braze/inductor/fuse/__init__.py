@@ -22,15 +22,8 @@ The running example at this stage: one vendor call and one kernel, plus the fina
         ...
 """
 
-from braze.inductor.loops import Program
-
 from .fuse import fuse
+from .plan import plan
 from .traits import CPU, CUDA, DeviceTraits, Reason, traits_of
-
-
-def plan(program: Program) -> Program:
-    """The program with buffers assigned."""
-    return program
-
 
 __all__ = ["CPU", "CUDA", "DeviceTraits", "Reason", "fuse", "plan", "traits_of"]

@@ -8,12 +8,16 @@ from braze.inductor.loops import Axis, Kernel, Step
 from braze.inductor.loops.ref import remap
 
 from .cluster import Cluster, Clusters
-from .emit import Emitter
+from .emit import Emitter, live
+from .legality import needs_split
 from .ops import Analysis, Op
+from .pieces import cat_cuts, piece_env
 from .placement import Placement
+from .split import split_reduction
+from .traits import DeviceTraits
 
 
-def build_steps(clusters: Clusters, placement: Placement) -> list[tuple[int, Step]]:
+def build_steps(clusters: Clusters, placement: Placement, traits: DeviceTraits) -> list[tuple[int, Step]]:
     """(position, step) pairs; the position is the program order of the step's last op."""
     analysis = clusters.analysis
     inline = _inlined_buffers(analysis, clusters, placement)
@@ -32,7 +36,8 @@ def build_steps(clusters: Clusters, placement: Placement) -> list[tuple[int, Ste
             continue
         roots = [op for op in sorted(c.ops, key=lambda o: o.id) if op.out in placement.stored]
         if roots:
-            out.append((max(op.id for op in roots), _kernel(analysis, c, roots, inline.get(c.id, set()))))
+            last = max(op.id for op in roots)
+            out += [(last, k) for k in _kernels(analysis, c, roots, inline.get(c.id, set()), traits)]
     return out
 
 
@@ -50,11 +55,27 @@ def _inlined_buffers(analysis: Analysis, clusters: Clusters, placement: Placemen
     return out
 
 
-def _kernel(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any]) -> Kernel:
+def _kernels(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any], traits: DeviceTraits) -> list[Kernel]:
+    """The cluster's kernel; two where its reduction is split, one a piece where a concatenation is stored."""
     e = Emitter(analysis, inline, c.env)
     r = set(c.r)
     x = tuple([Axis(s, n) for s, n in c.axes.items() if s not in r])
-    return _finish(e, roots, x, tuple([Axis(s, c.axes[s]) for s in c.r]), c.env)
+    kernel = _finish(e, roots, x, tuple([Axis(s, c.axes[s]) for s in c.r]), c.env)
+    if r:
+        if needs_split(c, traits):
+            return split_reduction(kernel, c.rows, c.column, traits, kernel.name)
+        return [kernel]
+    cuts = cat_cuts(kernel) if traits.split_pieces and c.points >= traits.split_pieces else None
+    if cuts is None:
+        return [kernel]
+    out = []
+    for k, (low, high) in enumerate(cuts.pieces):
+        env, axis = piece_env(c, cuts.axis, low, high)
+        piece = [a for a in x if a.index is not cuts.axis.index] + axis
+        made = _finish(Emitter(analysis, inline, env), roots, tuple(piece), (), env)
+        made.name += f"_{k}"
+        out.append(made)
+    return out
 
 
 def _finish(e: Emitter, roots: list[Op], x: tuple[Axis, ...], r: tuple[Axis, ...], envs: dict[int, Any]) -> Kernel:
@@ -71,17 +92,3 @@ def _fixed(analysis: Analysis, op: Op, k: Kernel, inline: set[Any]) -> Kernel:
     e = Emitter(analysis, inline - {op.out}, {})
     e.rebuild(k.body)
     return Kernel(k.name, k.x, k.r, live(e.body), k.device, k.origin + tuple(e.origin))
-
-
-def live(body: list[Any]) -> list[Any]:
-    """The instructions that a store needs."""
-    from braze.inductor.loops import Store, operands
-
-    needed: set[Any] = set()
-    out = []
-    for i in reversed(body):
-        if isinstance(i, Store) or i in needed:
-            out.append(i)
-            needed.update(operands(i))
-    out.reverse()
-    return out

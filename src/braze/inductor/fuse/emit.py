@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from braze.inductor.loops import Buffer, Compute, Const, Index, Instr, Load, Reduce, Store, Value
+from braze.inductor.loops import Buffer, Compute, Const, Index, Instr, Load, Reduce, Store, Value, operands
 from braze.inductor.loops.ref import remap
 from braze.ir import Expr, IntLike, Symbol, bounds, substitute, symbols
 
@@ -247,3 +247,15 @@ FOLDS: dict[str, Any] = {
     "lt": _compare(lambda lo, hi, k: True if hi < k else False if lo >= k else None),
     "ge": _compare(lambda lo, hi, k: True if lo >= k else False if hi < k else None),
 }
+
+
+def live(body: list[Any]) -> list[Any]:
+    """The instructions that a store needs."""
+    needed: set[Any] = set()
+    out = []
+    for i in reversed(body):
+        if isinstance(i, Store) or i in needed:
+            out.append(i)
+            needed.update(operands(i))
+    out.reverse()
+    return out

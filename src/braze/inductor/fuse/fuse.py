@@ -23,7 +23,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     clusters = grow(analysis, traits, log)
     merge_siblings(clusters, traits)
     placement = place(clusters, traits)
-    steps = order(build_steps(clusters, placement))
+    steps = order(build_steps(clusters, placement, traits))
     return Program(program.name, program.inputs, steps, program.outputs, allocated(steps), constants=program.constants)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ class DeviceTraits:
     ``row_bytes``: the largest row that stays in fast memory between two passes over it.
     ``line_elems``: neighbouring columns that a column reduction handles together.
     ``split_points``: a reduction of fewer points is never split.
+    ``split_pieces``: a stored concatenation of at least so many points becomes one kernel a piece (0: never).
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
     """
 
@@ -23,10 +24,11 @@ class DeviceTraits:
     line_elems: int
     split_points: int
     flop_bytes: float
+    split_pieces: int = 0
 
 
-CPU = DeviceTraits(parallel_rows=2, row_bytes=512 * 1024, line_elems=16, split_points=1 << 15, flop_bytes=0.3)
-CUDA = DeviceTraits(parallel_rows=264, row_bytes=128 * 1024, line_elems=32, split_points=1 << 14, flop_bytes=0.05)
+CPU = DeviceTraits(2, row_bytes=512 * 1024, line_elems=16, split_points=1 << 15, flop_bytes=0.3, split_pieces=4096)
+CUDA = DeviceTraits(264, row_bytes=128 * 1024, line_elems=32, split_points=1 << 14, flop_bytes=0.05)
 
 DEFAULTS = {"cpu": CPU, "cuda": CUDA}
 
@@ -35,7 +37,7 @@ def traits_of(device: torch.device, threads: int = 0) -> DeviceTraits:
     """The traits of a device; ``threads`` overrides the rows that fill a CPU."""
     t = DEFAULTS.get(device.type, CPU)
     if threads and device.type == "cpu":
-        t = DeviceTraits(max(threads, 1), t.row_bytes, t.line_elems, t.split_points, t.flop_bytes)
+        t = replace(t, parallel_rows=max(threads, 1))
     return t
 
 

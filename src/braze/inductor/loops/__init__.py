@@ -42,6 +42,7 @@ from .ir import (
 )
 from .lower import allocated, lower
 from .printer import kernel_text, point_level, to_text
+from .verify import verify_kernel, verify_program
 
 __all__ = [
     "REDUCTIONS",
@@ -74,4 +75,6 @@ __all__ = [
     "point_level",
     "run_kernel",
     "to_text",
+    "verify_kernel",
+    "verify_program",
 ]

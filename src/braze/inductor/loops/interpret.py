@@ -97,7 +97,7 @@ class _Run:
         if i.mask is not None and data.numel() == 0:
             return torch.full_like(self.values[i.mask], i.other, dtype=i.dtype)
         place = self.place(i.buffer, i.index, i.indirect, i.mask)
-        value = data[place] if place else data
+        value = data[place].clone() if place else data.clone()
         value = value.reshape((1,) * (self.rank - value.dim()) + tuple(value.shape)).cpu()
         if i.mask is not None:
             value = torch.where(self.values[i.mask], value, torch.full((), i.other, dtype=value.dtype))

@@ -1,0 +1,91 @@
+"""Memory: which buffer takes over the memory of a dead one.
+
+Walks the steps once.  A buffer that a kernel writes takes, in this order: an operand that dies in this very kernel, if
+every point reads it only where it writes the result (in place); else the most recently freed buffer of the same size.
+Program inputs, constants and outputs are never given away.  Vendor calls allocate their own results, which may be
+taken over later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from braze.inductor.loops import Buffer, Kernel, Load, Program, Store
+from braze.inductor.loops.build import dense
+from braze.inductor.loops.interpret import buffers_in
+from braze.inductor.loops.ref import offset_of
+from braze.ir import IntLike
+
+from .schedule import reads_of, writes_of
+
+Size = tuple[IntLike, torch.device]
+
+
+def plan(program: Program) -> Program:
+    """The program with ``reuse`` filled in."""
+    last: dict[Buffer, int] = {}
+    for k, step in enumerate(program.steps):
+        for b in [*reads_of(step), *writes_of(step)]:
+            last[b] = k
+    keep = set(buffers_in(program.outputs)) | {b for b in program.inputs if isinstance(b, Buffer)}
+    keep |= set(program.constants)
+    dies: dict[int, list[Buffer]] = {}
+    for b, k in last.items():
+        if b not in keep and dense(b.type):
+            dies.setdefault(k, []).append(b)
+    reuse: dict[Buffer, Buffer] = {}
+    free: dict[Size, list[Buffer]] = {}
+    made: set[Buffer] = set()
+    for k, step in enumerate(program.steps):
+        given: set[Buffer] = set()
+        if isinstance(step, Kernel):
+            for b in step.writes:
+                if b in made or not dense(b.type):
+                    continue
+                old = _in_place(step, b, [d for d in dies.get(k, ()) if d not in given])
+                if old is None:
+                    pool = free.get(_size(b))
+                    old = pool.pop() if pool else None
+                else:
+                    given.add(old)
+                if old is not None:
+                    reuse[b] = old
+        made.update(writes_of(step))
+        for b in dies.get(k, ()):
+            if b not in given:
+                free.setdefault(_size(b), []).append(b)
+    return replace(program, reuse=reuse)
+
+
+def _size(b: Buffer) -> Size:
+    return b.type.numel * b.type.dtype.itemsize, b.type.device
+
+
+def _in_place(kernel: Kernel, out: Buffer, dying: list[Buffer]) -> Buffer | None:
+    """An operand that dies here and that each point reads only at the element which it then writes."""
+    if kernel.r or not dying:
+        return None
+    stores = [k for k, i in enumerate(kernel.body) if isinstance(i, Store) and i.buffer is out]
+    if len(stores) != 1:
+        return None
+    store = kernel.body[stores[0]]
+    assert isinstance(store, Store)
+    if store.indirect or store.mask is not None:
+        return None
+    place = offset_of(out.type.with_(offset=0), store.index)
+    for old in dying:
+        same = old.type.dtype.itemsize == out.type.dtype.itemsize and _size(old) == _size(out)
+        if same and all(_safe(i, k, old, place, stores[0]) for k, i in enumerate(kernel.body)):
+            return old
+    return None
+
+
+def _safe(i: object, at: int, old: Buffer, place: IntLike, store_at: int) -> bool:
+    if isinstance(i, Store):
+        return i.buffer is not old
+    if not isinstance(i, Load) or i.buffer is not old:
+        return True
+    direct = not i.indirect and i.mask is None and at < store_at
+    return direct and offset_of(old.type.with_(offset=0), i.index) == place
