@@ -1,0 +1,128 @@
+"""``capture_frame``: a frame that has not started, to a graph, guards and replacement code."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from braze.capture.source import argument_count
+from braze.config import Config
+from braze.errors import Unsupported
+from braze.fake import FakeMode
+
+from .decode import decode
+from .frame import OuterFrame
+from .output import Captured, CompileGraph, Skip, finish_break, finish_return
+from .signals import Break, Raised, StopHere
+from .tracer import Plan, Tracer
+from .values.base import Value
+from .values.functions import CellValue
+from .values.statics import FunctionValue
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def capture_frame(
+    code: CodeType,
+    function: FunctionType,
+    args: Sequence[Any],
+    *,
+    compile_graph: CompileGraph,
+    config: Config | None = None,
+    fullgraph: bool = False,
+) -> Captured | Skip:
+    """Trace one frame.
+
+    ``args`` are the values of its argument slots; ``compile_graph(graph, types, example_inputs)`` gives the callable
+    over tensors, returning a tuple, that the replacement code calls. Nothing that exists is changed. Raises Unsupported
+    for a break when ``fullgraph``, and what ``compile_graph`` raises; other failures give a Skip.
+    """
+    if code.co_flags & _GENERATORS:
+        return Skip("a generator or coroutine")
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return Skip("a torch function or dispatch mode is active", always=False)
+    plan = Plan()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        t = _Pass(code, function, args, plan)
+        t.run()
+        if t.error is not None and not fullgraph and t.plan_break():
+            t = _Pass(code, function, args, plan)
+            t.run()
+    finally:
+        if collecting:
+            gc.enable()
+    return t.result(compile_graph, fullgraph)
+
+
+class _Pass:
+    """One trace of a frame."""
+
+    def __init__(self, code: CodeType, function: FunctionType, args: Sequence[Any], plan: Plan) -> None:
+        self.code, self.plan = code, plan
+        vm = self.vm = Tracer(code, function, plan)
+        func = FunctionValue(function)
+        func._cells = [CellValue(None, c, vm.sources.closure(i)) for i, c in enumerate(function.__closure__ or ())]
+        for raw, cell in zip(function.__closure__ or (), func._cells):
+            vm.remember_value(raw, cell)
+        slots = [vm.wrap(args[i], vm.sources.local(i)) for i in range(argument_count(code))]
+        self.frame = OuterFrame(vm, decode(code), func, list(slots))
+        self.value: Value | None = None
+        self.error: Break | Raised | None = None
+
+    def run(self) -> None:
+        """Trace to the return, to the planned break, or to a new one (``error``)."""
+        vm = self.vm
+        try:
+            with FakeMode():
+                self.value = self.frame.run_call()
+        except StopHere:
+            pass
+        except (Break, Raised) as e:
+            self.error = e
+        finally:
+            vm.mode_calls = vm.modes.close(vm.graph)
+            vm.modes.restore()
+
+    def plan_break(self) -> bool:
+        """Note where the next pass must stop."""
+        e, plan = self.error, self.plan
+        if isinstance(e, Break):
+            plan.stop_step, plan.reason = self.frame.step - 1, e
+            return True
+        assert e is not None
+        if plan.raised_at < 0:
+            return False
+        plan.stop_step = plan.raised_at
+        plan.reason = Break(f"the program raises {e.value.pytype(self.vm).__name__}")
+        return True
+
+    def result(self, compile_graph: CompileGraph, fullgraph: bool) -> Captured | Skip:
+        vm, e = self.vm, self.error
+        if isinstance(e, Break):
+            if fullgraph:
+                raise _explained(e) from e.__cause__
+            return Skip(e.what, e.loc)
+        if e is not None:
+            return Skip(f"the frame raises {e.value.pytype(vm).__name__}", always=False)
+        if self.value is not None and not vm.graph.calls:
+            return Skip("no tensor operations")
+        vm.guard_mutated_inputs()
+        if self.value is not None:
+            return finish_return(vm, self.code, self.value, compile_graph)
+        reason = self.plan.reason
+        assert reason is not None
+        try:
+            return finish_break(vm, self.code, self.frame, compile_graph, reason)
+        except Break as again:
+            return Skip(f"{reason.what}, and there the frame cannot be split: {again.what}", reason.loc)
+
+
+def _explained(e: Break) -> Unsupported:
+    return Unsupported(f"fullgraph=True, but the program has a graph break: {e.what}", e.where, e.hint)

@@ -1,0 +1,119 @@
+"""Adding guards: which kind of guard pins which fact about a value with a source."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from braze.capture.guards import (
+    CodeIs,
+    DictHas,
+    DictKeys,
+    Distinct,
+    EqualsConst,
+    GlobalState,
+    GuardSet,
+    HasNoAttr,
+    IdIs,
+    InstanceLacks,
+    Length,
+    NotNone,
+    Same,
+    TensorMatch,
+    TensorSpec,
+    Truth,
+    TypeIs,
+)
+from braze.capture.source import ConstSource, Source
+
+_ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented))
+_BY_VALUE = (*_ATOMS, torch.device, range, slice, frozenset)
+
+
+def _fixed(source: Source | None) -> bool:
+    """Whether the value at the source cannot change: made by the trace, or held by the compiled code."""
+    return source is None or isinstance(source, ConstSource)
+
+
+class Guards:
+    """Collects the guards of one capture. Every method ignores values without a source."""
+
+    def __init__(self) -> None:
+        self.set = GuardSet([GlobalState.now()])
+
+    def const(self, source: Source | None, raw: Any) -> None:
+        """The value is ``raw``: by value for immutable builtins, by identity for everything else."""
+        if _fixed(source):
+            return
+        assert source is not None
+        by_value = type(raw) in _BY_VALUE or type(raw) is tuple and all(type(x) in _ATOMS for x in raw)
+        self.set.add(EqualsConst(source, raw) if by_value else IdIs.of(source, raw))
+
+    def function(self, source: Source | None, raw: FunctionType) -> None:
+        """A call of the function means the same: identity, or the code alone for a closure (its cells are guarded)."""
+        if _fixed(source):
+            return
+        assert source is not None
+        if "<locals>" in raw.__qualname__:
+            self.set.add(CodeIs.of(source, raw.__code__))
+        else:
+            self.set.add(IdIs.of(source, raw))
+
+    def type_(self, source: Source | None, cls: type) -> None:
+        if not _fixed(source):
+            assert source is not None
+            self.set.add(TypeIs(source, cls))
+
+    def length(self, source: Source | None, n: int) -> None:
+        if not _fixed(source):
+            assert source is not None
+            self.set.add(Length(source, n))
+
+    def keys(self, source: Source | None, raw: dict[Any, Any]) -> None:
+        """The dict has exactly these keys, in this order."""
+        if source is not None:
+            if raw:
+                self.set.add(DictKeys(source, tuple(dict.keys(raw))))
+            else:
+                self.set.add(Truth(source, False))
+
+    def has_key(self, source: Source | None, key: Any, present: bool) -> None:
+        if source is not None:
+            self.set.add(DictHas(source, key, present))
+
+    def set_(self, source: Source | None, raw: Any) -> None:
+        """The set's items, which must be constants."""
+        if source is not None:
+            frozen = frozenset(raw)
+            self.set.add(EqualsConst(source.call(frozenset, "frozenset({})"), frozen))
+
+    def lacks(self, source: Source | None, name: str) -> None:
+        """The instance dict does not shadow a class attribute."""
+        if not _fixed(source):
+            assert source is not None
+            self.set.add(InstanceLacks(source, name))
+
+    def no_attr(self, source: Source | None, name: str) -> None:
+        if not _fixed(source):
+            assert source is not None
+            self.set.add(HasNoAttr(source, name))
+
+    def not_none(self, source: Source | None) -> None:
+        if source is not None:
+            self.set.add(NotNone(source))
+
+    def empty(self, source: Source) -> None:
+        self.set.add(Truth(source, False))
+
+    def tensor(self, source: Source, raw: torch.Tensor) -> None:
+        self.set.add(TensorMatch(source, TensorSpec.of(raw)))
+
+    def same(self, a: Source, b: Source) -> None:
+        if a is not b:
+            self.set.add(Same(a, b))
+
+    def distinct(self, sources: list[Source]) -> None:
+        if len(sources) > 1:
+            self.set.add(Distinct(tuple(sources)))

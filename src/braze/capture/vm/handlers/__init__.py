@@ -1,0 +1,8 @@
+"""Handlers of C functions and of torch functions that are not graph calls: one table row a function.
+
+Importing this package fills the tables of :mod:`..registry`.
+"""
+
+from . import builtin, collection, container, library, objects, tensors, torch_state
+
+__all__ = ["builtin", "collection", "container", "library", "objects", "tensors", "torch_state"]

@@ -1,0 +1,377 @@
+"""The standard library's C parts that model code meets: functools, itertools, collections, contextvars, locks, copy."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import copy
+import functools
+import inspect
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..attributes import BINDERS, find
+from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handles, pure, simple
+from ..signals import unsupported
+from ..values.base import NONE, Const, Value
+from ..values.functions import MethodValue, PartialValue
+from ..values.iterators import ItemsIterator, LazyIterator
+from ..values.mappings import DictValue, SetValue
+from ..values.objects import ObjectValue
+from ..values.sequences import ListValue, TupleValue
+from ..values.statics import BuiltinValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+pure(os.fspath, inspect.isfunction, inspect.ismethod, inspect.isclass)
+for _f in (time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep):
+    BREAKS[_f] = (f"time.{_f.__name__}()", "")
+for _f in (random.random, random.randint, random.choice, random.shuffle, random.uniform, random.randrange, random.seed):
+    BREAKS[_f] = (f"random.{_f.__name__}()", "use torch's random functions")
+for _f in (logging.Logger._log, logging.Logger.isEnabledFor, warnings.warn):
+    BREAKS[_f] = (f"{_f.__qualname__}()", "")
+
+
+# ---- functools
+
+
+@handles(functools.partial)
+def partial(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    func, rest = args[0], args[1:]
+    if isinstance(func, PartialValue):
+        return PartialValue(func.func, func.args + rest, {**func.kwargs, **kwargs})
+    return PartialValue(func, rest, kwargs)
+
+
+@handles(functools.reduce)
+def reduce(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items = vm.unpack(args[1])
+    if len(args) > 2:
+        items.insert(0, args[2])
+    if not items:
+        vm.raise_(TypeError, "reduce() of empty iterable with no initial value")
+    out = items[0]
+    for x in items[1:]:
+        out = args[0].call(vm, [out, x], {})
+    return out
+
+
+_LRU = type(functools.lru_cache(maxsize=1)(lambda: None))
+
+
+def call_cached(vm: Tracer, wrapper: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function under ``functools.lru_cache``: inlined; the cache neither answers nor learns."""
+    return vm.wrap_static(wrapper.__wrapped__).call(vm, args, kwargs)
+
+
+CALLS_BY_TYPE[_LRU] = call_cached
+
+
+def _bind_cached(vm: Tracer, found: Any, obj: Value, cls: type, name: str) -> Value:
+    return MethodValue(BuiltinValue(found.raw), obj)
+
+
+BINDERS[_LRU] = _bind_cached
+
+
+# ---- itertools
+
+
+@handles(itertools.chain)
+def chain(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _chain(iter(args), list(args))
+
+
+@simple(itertools.chain.from_iterable)
+def chain_from_iterable(vm: Tracer, outer: Value) -> Value:
+    it = outer.iterate(vm)
+
+    def each() -> Any:
+        while (x := it.next(vm)) is not None:
+            yield x
+
+    return _chain(each(), [])
+
+
+def _chain(sources: Any, over: list[Value]) -> Value:
+    current: list[Value] = []
+
+    def step(vm: Tracer) -> Value | None:
+        while True:
+            if not current:
+                source = next(sources, None)
+                if source is None:
+                    return None
+                current.append(source.iterate(vm))
+            v = current[0].next(vm)
+            if v is not None:
+                return v
+            current.clear()
+
+    return LazyIterator(itertools.chain, step, over)
+
+
+@handles(itertools.count)
+def count(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    state = [args[0] if args else kwargs.get("start", Const(0))]
+    by = args[1] if len(args) > 1 else kwargs.get("step", Const(1))
+
+    def step(vm: Tracer) -> Value | None:
+        out = state[0]
+        state[0] = vm.binary("+", out, by)
+        return out
+
+    return LazyIterator(itertools.count, step, [])
+
+
+@handles(itertools.repeat)
+def repeat(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    times = args[1] if len(args) > 1 else kwargs.get("times")
+    if times is not None:
+        return ItemsIterator([args[0]] * max(vm.as_index(times), 0), itertools.repeat)
+    return LazyIterator(itertools.repeat, lambda vm: args[0], [args[0]], itertools.repeat)
+
+
+@handles(itertools.islice)
+def islice(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    it = args[0].iterate(vm)
+    bounds = [a.as_const(vm) for a in args[1:]]
+    picked = iter(itertools.islice(itertools.count(), *bounds))
+    at = [0]
+
+    def step(vm: Tracer) -> Value | None:
+        want = next(picked, None)
+        if want is None:
+            return None
+        while True:
+            v = it.next(vm)
+            if v is None:
+                return None
+            at[0] += 1
+            if at[0] - 1 == want:
+                return v
+
+    return LazyIterator(itertools.islice, step, [])
+
+
+@handles(itertools.accumulate)
+def accumulate(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items = vm.unpack(args[0])
+    func = args[1] if len(args) > 1 else kwargs.get("func", NONE)
+    initial = kwargs.get("initial", NONE)
+    if initial is not NONE:
+        items.insert(0, initial)
+    out = items[:1]
+    for x in items[1:]:
+        out.append(vm.binary("+", out[-1], x) if func is NONE else func.call(vm, [out[-1], x], {}))
+    return ItemsIterator(out, itertools.accumulate)
+
+
+def _combinations(function: Any) -> Any:
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        lists = [vm.unpack(a) for a in args] if function is itertools.product else [vm.unpack(args[0])]
+        rest = [] if function is itertools.product else [a.as_const(vm) for a in args[1:]]
+        options = {k: v.as_const(vm) for k, v in kwargs.items()}
+        return ItemsIterator([TupleValue(x) for x in function(*lists, *rest, **options)], function)
+
+    return handler
+
+
+for _f in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
+    HANDLERS[_f] = _combinations(_f)
+if hasattr(itertools, "pairwise"):
+
+    @simple(itertools.pairwise)
+    def pairwise(vm: Tracer, v: Value) -> Value:
+        items = vm.unpack(v)
+        return ItemsIterator([TupleValue(p) for p in zip(items, items[1:])], itertools.pairwise)
+
+
+@handles(itertools.zip_longest)
+def zip_longest(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    lists = [vm.unpack(a) for a in args]
+    fill = kwargs.get("fillvalue", NONE)
+    return ItemsIterator([TupleValue(p) for p in itertools.zip_longest(*lists, fillvalue=fill)], itertools.zip_longest)
+
+
+@handles(itertools.starmap)
+def starmap(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    func, it = args[0], args[1].iterate(vm)
+
+    def step(vm: Tracer) -> Value | None:
+        v = it.next(vm)
+        return None if v is None else func.call(vm, vm.unpack(v), {})
+
+    return LazyIterator(itertools.starmap, step, [func, it], itertools.starmap)
+
+
+@handles(itertools.takewhile)
+def takewhile(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    func, it = args[0], args[1].iterate(vm)
+    done = [False]
+
+    def step(vm: Tracer) -> Value | None:
+        v = None if done[0] else it.next(vm)
+        if v is None or not func.call(vm, [v], {}).truth(vm):
+            done[0] = True
+            return None
+        return v
+
+    return LazyIterator(itertools.takewhile, step, [func, it], None)
+
+
+@handles(itertools.dropwhile)
+def dropwhile(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items = vm.unpack(args[1])
+    i = 0
+    while i < len(items) and args[0].call(vm, [items[i]], {}).truth(vm):
+        i += 1
+    return ItemsIterator(items[i:], itertools.dropwhile)
+
+
+# ---- contextvars
+
+
+class ContextToken(Value):
+    """What ``ContextVar.set`` gave."""
+
+    __slots__ = ("var", "before")
+
+    def __init__(self, var: Any, before: Value | None) -> None:
+        self.source = None
+        self.var, self.before = var, before
+
+    def pytype(self, vm: Tracer) -> type:
+        return contextvars.Token
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+
+def _context_var(vm: Tracer, v: Value) -> Any:
+    raw = getattr(v, "raw", None)
+    if not isinstance(raw, contextvars.ContextVar):
+        unsupported("a ContextVar made in the compiled function")
+    vm.guards.const(v.source, raw)
+    return raw
+
+
+def _read_var(vm: Tracer, var: Any) -> Value | None:
+    if var in vm.effects.context:
+        return vm.effects.context[var]
+    source = vm.sources.const(var, var.name).call(_var_value, "{}.get()")
+    raw = var.get(_MISSING)
+    if raw is _MISSING:
+        vm.guards.const(source, _MISSING)
+        v = None
+    else:
+        v = vm.wrap(raw, source)
+    vm.effects.context[var] = v
+    return v
+
+
+_MISSING = type("Unset", (), {})()
+
+
+def _var_value(var: Any) -> Any:
+    return var.get(_MISSING)
+
+
+@handles(contextvars.ContextVar.get)
+def context_get(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    v = _read_var(vm, _context_var(vm, args[0]))
+    if v is not None:
+        return v
+    if len(args) > 1:
+        return args[1]
+    vm.raise_values(LookupError, [args[0]])
+
+
+@simple(contextvars.ContextVar.set)
+def context_set(vm: Tracer, v: Value, value: Value) -> Value:
+    var = _context_var(vm, v)
+    before = _read_var(vm, var)
+    vm.effects.set_context(var, value)
+    return ContextToken(var, before)
+
+
+@simple(contextvars.ContextVar.reset)
+def context_reset(vm: Tracer, v: Value, token: Value) -> Value:
+    if not isinstance(token, ContextToken):
+        unsupported("resetting a ContextVar with a token from outside of the compiled function")
+    vm.effects.set_context(token.var, token.before)
+    return NONE
+
+
+# ---- collections, copy, locks, references
+
+
+@handles(collections.deque)
+def deque(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    unsupported("a collections.deque made in the compiled function", "use a list")
+
+
+@handles(copy.copy)
+def copy_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    v = args[0]
+    if v.is_const():
+        return v
+    if isinstance(v, ListValue):
+        return ListValue(v.items(vm))
+    if isinstance(v, TupleValue):
+        return v
+    if isinstance(v, DictValue):
+        return DictValue(dict(v.items(vm)), v.cls)
+    if isinstance(v, SetValue):
+        return SetValue(v.keys(vm), v.cls)
+    if isinstance(v, ObjectValue) and v.payload is None and find(vm, v.cls, "__copy__") is None and not v.slots:
+        out = ObjectValue(v.cls)
+        attrs, mine = v.own_attrs(vm), out.own_attrs(vm)
+        if attrs is not None and mine is not None:
+            mine.known.update(attrs.items(vm))
+        return out
+    unsupported(f"copy.copy() of a {v.pytype(vm).__name__}")
+
+
+BREAKS[copy.deepcopy] = ("copy.deepcopy()", "copy outside of the compiled function")
+_Lock, _RLock = type(threading.Lock()), type(threading.RLock())
+
+
+def _lock(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Tracing runs no other user code meanwhile: a lock that is free is taken and released without effect."""
+    return Const(True)
+
+
+for _cls in (_Lock, _RLock):
+    for _name in ("acquire", "release", "__enter__", "__exit__"):
+        HANDLERS[_cls.__dict__[_name]] = _lock if _name in ("acquire", "__enter__") else (lambda vm, args, kwargs: NONE)
+
+
+@handles(weakref.ref)
+def weak_reference(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    unsupported("a weak reference made in the compiled function")
+
+
+@simple(weakref.ref.__call__)
+def dereference(vm: Tracer, v: Value) -> Value:
+    raw = getattr(v, "raw", None)
+    if raw is None or v.source is None:
+        unsupported("a weak reference of unknown origin")
+    return vm.wrap(raw(), v.source.call(_dereference, "{}()"))
+
+
+def _dereference(ref: Any) -> Any:
+    return ref()
+
+
+for _cls in (itertools.chain, itertools.count, zip, map, filter, enumerate, type(iter([])), type(iter(()))):
+    HANDLERS[_cls.__next__] = lambda vm, args, kwargs: HANDLERS[next](vm, args, kwargs)
+    HANDLERS[_cls.__iter__] = lambda vm, args, kwargs: args[0]

@@ -1,0 +1,204 @@
+"""Tensors: which attributes are facts known while tracing, which are tensors, and what must break the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from braze.fake import FakeTensor
+
+from ..attributes import bind, find
+from ..registry import BREAKS, HANDLERS, handles, simple
+from ..signals import unsupported
+from ..values.base import NONE, Const, Value, boolean
+from ..values.sequences import TupleValue
+from ..values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+FACTS: dict[str, Any] = {
+    **{
+        name: (lambda t, _n=name: getattr(t, _n))
+        for name in (
+            "shape dtype device ndim is_cuda is_cpu is_sparse is_quantized is_meta is_mkldnn is_mps is_xpu is_nested "
+            "requires_grad is_leaf itemsize nbytes output_nr is_complex_ is_sparse_csr is_xla is_vulkan is_mtia is_ipu "
+            "is_maia is_inference_"
+        ).split()
+        if not name.endswith("_")
+    },
+    "layout": lambda t: torch.strided,
+    "names": lambda t: (None,) * t.ndim,
+}
+VIEWS = frozenset(("T", "mT", "H", "mH", "real", "imag"))
+
+_ITEM_HINT = "keep the value a tensor, or read it outside of the compiled function"
+BREAKS.update(
+    {
+        torch.Tensor.item: ("Tensor.item()", _ITEM_HINT),
+        torch.Tensor.tolist: ("Tensor.tolist()", _ITEM_HINT),
+        torch.Tensor.numpy: ("Tensor.numpy()", _ITEM_HINT),
+        torch.Tensor.backward: ("Tensor.backward()", "call it outside of the compiled function"),
+        torch.Tensor.register_hook: ("Tensor.register_hook()", "register it outside of the compiled function"),
+        torch.Tensor.requires_grad_: ("Tensor.requires_grad_()", "set it outside of the compiled function"),
+        torch.Tensor.retain_grad: ("Tensor.retain_grad()", "call it outside of the compiled function"),
+        torch.Tensor.data_ptr: ("Tensor.data_ptr()", "a traced tensor has no memory"),
+        torch.Tensor.storage: ("Tensor.storage()", "a traced tensor has no memory"),
+        torch.Tensor.untyped_storage: ("Tensor.untyped_storage()", "a traced tensor has no memory"),
+        torch.Tensor.__deepcopy__: ("copying a tensor with copy.deepcopy()", "use .clone()"),
+        torch.Tensor.__reduce_ex__: ("pickling a tensor", ""),
+        torch.Tensor.set_: ("Tensor.set_()", ""),
+        torch.Tensor.__repr__: ("the text of a tensor", "print it outside of the compiled function"),
+        torch.Tensor.__format__: ("the text of a tensor", "print it outside of the compiled function"),
+        torch.Tensor.__array__: ("a tensor as a numpy array", _ITEM_HINT),
+        torch.autograd.grad: ("torch.autograd.grad()", "call it outside of the compiled function"),
+        torch.autograd.backward: ("torch.autograd.backward()", "call it outside of the compiled function"),
+        nn.Parameter: ("making an nn.Parameter", "create parameters outside of the compiled function"),
+        torch.Tensor: ("the constructor torch.Tensor()", "use torch.tensor or torch.empty"),
+    }
+)
+for _name in ("__bool__", "__int__", "__float__", "__index__", "__complex__"):
+    BREAKS[getattr(torch.Tensor, _name)] = ("a Python number from a tensor", _ITEM_HINT)
+
+
+def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
+    """A method, a property of ``torch.Tensor``'s Python half, or an attribute that the program set on the tensor."""
+    cls = v.cls
+    if name == "grad":
+        return _grad(vm, v)
+    if name == "data":
+        return vm.record(torch.Tensor.detach, [v], {})
+    if name == "grad_fn":
+        if v.fake(vm).grad_fn is None:
+            return NONE
+        unsupported("reading .grad_fn", "only whether it is None is known, through .requires_grad")
+    found = find(vm, cls, name)
+    if v.raw is not None and name in getattr(v.raw, "__dict__", ()):
+        vm.guards.type_(v.source, cls)
+        assert v.source is not None
+        return vm.wrap(v.raw.__dict__[name], v.source.instance_attr(name))
+    if found is None:
+        if v.raw is not None:
+            vm.guards.no_attr(v.source, name)
+        vm.raise_(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if v.raw is None and name in ("_is_param",):
+        vm.raise_(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if isinstance(found.raw, property):
+        return vm.wrap_static(found.raw.fget).call(vm, [v], {})
+    if name in ("_base", "_version", "_cdata", "_backward_hooks", "_is_view"):
+        unsupported(f"reading Tensor.{name}")
+    return bind(vm, found, v, cls, name)
+
+
+def _grad(vm: Tracer, v: TensorValue) -> Value:
+    if v.raw is None or v.source is None:
+        if v.fake(vm).is_leaf and not v.fake(vm).requires_grad:
+            return NONE
+        unsupported("reading .grad of a tensor that the compiled function made")
+    v.node(vm)
+    return vm.wrap(v.raw.grad, v.source.attr("grad"))
+
+
+# ---- queries: evaluated on the fake tensor, not written into the graph
+
+
+def query(function: Any) -> None:
+    """Register a function whose result is a fact about its tensor arguments."""
+
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        from ..record import lower
+
+        fakes = [lower(vm, a)[1] for a in args]
+        named = {k: lower(vm, a)[1] for k, a in kwargs.items()}
+        try:
+            out = function(*fakes, **named)
+        except Exception as e:
+            vm.raise_real(e)
+        return vm.wrap(out, None)
+
+    HANDLERS[function] = handler
+
+
+for _name in (
+    "size stride dim ndimension nelement numel storage_offset is_contiguous is_floating_point is_complex is_signed "
+    "element_size get_device is_same_size is_inference is_neg is_conj is_set_to has_names dense_dim sparse_dim"
+).split():
+    if hasattr(torch.Tensor, _name):
+        query(getattr(torch.Tensor, _name))
+for _name in (
+    "is_floating_point is_complex is_signed numel can_cast promote_types result_type is_same_size is_inference "
+    "is_neg is_conj"
+).split():
+    query(getattr(torch, _name))
+
+
+@handles(torch.is_tensor)
+def is_tensor(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return boolean(isinstance(args[0], TensorValue))
+
+
+@handles(torch.Tensor.__len__)
+def tensor_len(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Const(args[0].length(vm))
+
+
+@handles(torch.Tensor.__iter__)
+def tensor_iter(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0].iterate(vm)
+
+
+@handles(torch.Tensor.__hash__)
+def tensor_hash(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    unsupported("hash() of a tensor")
+
+
+@handles(torch.Tensor.type)
+def tensor_type(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) > 1 or kwargs:
+        return vm.record(torch.Tensor.type, args, kwargs)
+    t = args[0]
+    assert isinstance(t, TensorValue)
+    fake = t.fake(vm)
+    return Const(str(torch.empty(0, dtype=fake.dtype).type()) if not isinstance(fake, FakeTensor) else _type_name(fake))
+
+
+_TYPE_NAMES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.int64: "LongTensor",
+    torch.int32: "IntTensor",
+    torch.int16: "ShortTensor",
+    torch.int8: "CharTensor",
+    torch.uint8: "ByteTensor",
+    torch.bool: "BoolTensor",
+}
+
+
+def _type_name(fake: FakeTensor) -> str:
+    device = fake.device.type
+    return f"torch.{'' if device == 'cpu' else device + '.'}{_TYPE_NAMES[fake.dtype]}"
+
+
+@simple(torch.broadcast_shapes)
+def broadcast_shapes(vm: Tracer, *shapes: Value) -> Value:
+    out: list[Value] = []
+    for shape in shapes:
+        items = vm.unpack(shape) if not shape.is_const() or isinstance(shape, TupleValue) else [shape]
+        out = _broadcast(vm, out, items)
+    return TupleValue(out, torch.Size)
+
+
+def _broadcast(vm: Tracer, a: list[Value], b: list[Value]) -> list[Value]:
+    n = max(len(a), len(b))
+    a, b = [Const(1)] * (n - len(a)) + a, [Const(1)] * (n - len(b)) + b
+    out = []
+    for x, y in zip(a, b):
+        p, q = x.as_const(vm), y.as_const(vm)
+        if p != q and 1 not in (p, q):
+            vm.raise_(RuntimeError, "Shape mismatch: objects cannot be broadcast to a single shape")
+        out.append(x if q == 1 else y)
+    return out

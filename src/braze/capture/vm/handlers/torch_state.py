@@ -1,0 +1,166 @@
+"""Torch functions that are about the process or the compiler, not about tensors.
+
+Reading a mode (grad mode, autocast) gives its value during the trace, which the guard on the global state pins at entry.
+Changing one is done for real while tracing, is written into the graph as a call, so that running the graph repeats it,
+and is undone after the trace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.compiler
+import torch.overrides
+from torch import nn
+
+from ..registry import BREAKS, HANDLERS, handles
+from ..signals import unsupported
+from ..values.base import FALSE, NONE, TRUE, Const, Value
+
+if TYPE_CHECKING:
+    from ..tracer import Tracer
+
+
+def _constant(value: Value, *functions: Any) -> None:
+    for f in functions:
+        if f is not None:
+            HANDLERS[f] = lambda vm, args, kwargs: value
+
+
+_constant(
+    FALSE,
+    torch._C._get_tracing_state,
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.overrides.has_torch_function,
+    torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+    torch._C._has_torch_function,
+    torch._C._has_torch_function_unary,
+    torch._C._has_torch_function_variadic,
+    getattr(torch.onnx, "is_in_onnx_export", None),
+    getattr(torch.compiler, "is_exporting", None),
+    getattr(torch._C, "_are_functorch_transforms_active", None),
+    getattr(torch, "is_storage", None),
+)
+_constant(TRUE, torch.compiler.is_compiling, getattr(torch.compiler, "is_dynamo_compiling", None))
+_constant(NONE, torch._C._log_api_usage_once)
+_jit = getattr(torch, "_jit_internal", None)
+_constant(FALSE, getattr(_jit, "is_scripting", None))
+
+
+def _reads(*functions: Any) -> None:
+    """Functions that report a mode; the real one is in force while tracing."""
+
+    def make(function: Any) -> Any:
+        return lambda vm, args, kwargs: vm.fold(function, args, kwargs)
+
+    for f in functions:
+        if f is not None:
+            HANDLERS[f] = make(f)
+
+
+_reads(
+    torch.is_grad_enabled,
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch.get_autocast_dtype,
+    torch.is_autocast_cache_enabled,
+    torch.get_default_dtype,
+    torch.are_deterministic_algorithms_enabled,
+    torch.is_deterministic_algorithms_warn_only_enabled,
+    torch.get_num_threads,
+    torch.cuda.is_available,
+    torch.cuda.device_count,
+    torch.cuda.is_bf16_supported,
+    torch.cuda.get_device_capability,
+    torch.is_autocast_cpu_enabled,
+    torch.get_autocast_gpu_dtype,
+    torch.get_autocast_cpu_dtype,
+    torch._C._get_cudnn_enabled,
+    torch._C._get_cudnn_benchmark,
+    torch._C._get_cudnn_deterministic,
+    torch._C._get_mkldnn_enabled,
+    torch._C._get_cudnn_allow_tf32,
+    torch._C._get_cublas_allow_tf32,
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_math_sdp_enabled,
+    torch._C._get_privateuse1_backend_name,
+    torch.amp.is_autocast_available,
+    torch._C._is_autocast_available,
+    torch._C._get_default_device,
+    getattr(torch, "get_default_device", None),
+    getattr(torch._C, "_is_torch_function_enabled", None),
+    getattr(torch._C, "_is_torch_function_all_disabled", None),
+    getattr(torch._C, "_len_torch_function_stack", None),
+    getattr(torch._C, "_accelerator_hooks_is_available", None),
+    getattr(torch.accelerator, "is_available", None) if hasattr(torch, "accelerator") else None,
+)
+
+
+def _writes(read: Any, *functions: Any) -> None:
+    """Functions that change a mode; ``read(args)`` gives a call that restores it, as (function, args)."""
+
+    def make(function: Any) -> Any:
+        def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            real = tuple(a.as_const(vm) for a in args) + tuple(v.as_const(vm) for v in kwargs.values())
+            vm.modes.change(function, real, read(*real))
+            vm.graph.call(function, real, None, None, vm.loc())
+            return NONE
+
+        return handler
+
+    for f in functions:
+        if f is not None:
+            HANDLERS[f] = make(f)
+
+
+_writes(lambda *a: (torch._C._set_grad_enabled, (torch.is_grad_enabled(),)), torch._C._set_grad_enabled)
+_writes(
+    lambda d, on: (torch.set_autocast_enabled, (d, torch.is_autocast_enabled(d))),
+    torch.set_autocast_enabled,
+)
+_writes(lambda d, t: (torch.set_autocast_dtype, (d, torch.get_autocast_dtype(d))), torch.set_autocast_dtype)
+_writes(
+    lambda on: (torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled(),)),
+    torch.set_autocast_cache_enabled,
+)
+_writes(lambda: None, torch.clear_autocast_cache)
+
+
+def _nesting(function: Any, undo: Any) -> None:
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        vm.graph.call(function, (), None, 0, vm.loc())
+        depth = vm.modes.change(function, (), (undo, ()))
+        return Const(depth)
+
+    HANDLERS[function] = handler
+
+
+_nesting(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+_nesting(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
+
+
+@handles(torch.compiler.disable)
+def compiler_disable(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    unsupported("torch.compiler.disable() inside the compiled function")
+
+
+BREAKS.update(
+    {
+        torch._C._InferenceMode: ("torch.inference_mode()", "use torch.no_grad() inside compiled functions"),
+        torch.manual_seed: ("torch.manual_seed()", "seed outside of the compiled function"),
+        torch.get_rng_state: ("torch.get_rng_state()", ""),
+        torch.set_rng_state: ("torch.set_rng_state()", ""),
+        torch.set_default_dtype: ("torch.set_default_dtype()", "set it outside of the compiled function"),
+        torch.save: ("torch.save()", ""),
+        torch.load: ("torch.load()", ""),
+        nn.Module.register_forward_hook: ("registering a hook", "register it outside of the compiled function"),
+    }
+)
+for _cls in torch.autograd.Function.__mro__:
+    _apply = _cls.__dict__.get("apply")
+    if _apply is not None:
+        BREAKS[getattr(_apply, "__func__", _apply)] = ("a custom torch.autograd.Function", "")

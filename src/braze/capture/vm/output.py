@@ -1,0 +1,352 @@
+"""The result of a capture: the finished graph, the guards, and replacement code for a frame that returned or broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+from braze.capture.bytecode import VERSION, Instr, Label
+from braze.capture.emit import INPUTS, Emitter
+from braze.capture.guards import GuardSet
+from braze.capture.source import Source
+from braze.ir import Graph, Loc, TensorType
+
+from .decode import Op
+from .frame import Frame
+from .instr_control import PreviousException
+from .rebuild import OUTPUTS, Rebuilder
+from .resume import (
+    NULL_ENTRY,
+    VALUE_ENTRY,
+    closure_names,
+    continuation,
+    in_loop,
+    live_names,
+    stack_effect,
+    unique_slot_names,
+)
+from .signals import Break, unsupported
+from .tracer import Tracer
+from .values.base import NULL, Const, Value
+from .values.functions import CellValue, make_function
+
+CompileGraph = Callable[[Graph, Sequence[TensorType], Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass
+class Captured:
+    """One compiled version of a frame.
+
+    ``code`` replaces the frame's code while ``guards`` hold; it takes the values at ``sources`` as one more argument
+    (``emit.INPUTS``), of which the first ``len(graph.inputs)`` are the graph's inputs. ``breaks`` are the reasons and
+    places of graph breaks (at most one a frame).
+    """
+
+    graph: Graph
+    sources: list[Source]
+    guards: GuardSet
+    code: CodeType
+    breaks: list[tuple[str, Loc | None]] = field(default_factory=list)
+
+
+@dataclass
+class Skip:
+    """The frame is left to Python. ``always``: also in later calls of the same code."""
+
+    reason: str
+    loc: Loc | None = None
+    always: bool = True
+
+
+class _Writer:
+    """Writes replacement code after a trace."""
+
+    def __init__(self, vm: Tracer, code: CodeType) -> None:
+        self.vm, self.code = vm, code
+        self.e = Emitter.replacing(code, prologue=False)
+        self.e.code.cellvars = []
+        if code.co_freevars:
+            self.e.emit("COPY_FREE_VARS", len(code.co_freevars))
+        self.e.emit("RESUME", 0)
+        self.rb = Rebuilder(vm, self.e)
+
+    def begin(self, roots: list[Value], compile_graph: CompileGraph) -> None:
+        """Emit everything up to the point where the frame's own state may be rebuilt: graph, objects, effects, modes."""
+        vm, e, rb = self.vm, self.e, self.rb
+        written = vm.effects.all()
+        contents = [p for v in written for p in v.parts(vm)]
+        rb.collect([*roots, *contents])
+        vm.graph.outputs = tuple(rb.outputs)
+        for v in vm.inputs:
+            assert v.source is not None
+            rb.read(v.source)
+        if vm.graph.calls:
+            self.call_graph(compile_graph)
+        for v in [*roots, *contents, *(w for w in written if w.source is not None)]:
+            rb.materialise(v)
+        for v in written:
+            v.replay(rb)
+        for function, args in vm.mode_calls:
+            e.callee_const(function)
+            for a in args:
+                e.load_const(a)
+            e.call(len(args))
+            e.pop()
+
+    def call_graph(self, compile_graph: CompileGraph) -> None:
+        """Emit the call of the compiled graph."""
+        vm, e, rb = self.vm, self.e, self.rb
+        types = [n.val for n in vm.graph.inputs]
+        compiled = compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
+        e.callee_const(compiled)
+        e.load_inputs()
+        self._cut = len(e.code.items)  # where the inputs are taken out of all reads, if there are more
+        e.call_ex()
+        if rb.outputs:
+            e.store(OUTPUTS)
+        else:
+            e.pop()
+
+    def finish(self) -> CodeType:
+        """The code object. Cuts the inputs out of the reads where the code reads more than the inputs."""
+        n = len(self.vm.inputs)
+        if hasattr(self, "_cut") and len(self.rb.reads) > n:
+            side = Emitter.replacing(self.code, prologue=False)
+            side.code.items = []
+            side.load_const(slice(0, n))
+            side.binary_subscr()
+            self.e.code.items[self._cut : self._cut] = side.code.items
+        return self.e.assemble()
+
+    def drop_temporaries(self) -> None:
+        """Delete what the rest of the frame does not need from the frame that waits for it."""
+        e = self.e
+        for name in [*self.rb.temporaries(), *([OUTPUTS] if OUTPUTS in e.code.varnames else []), INPUTS]:
+            e.delete(name)
+
+
+def finish_return(vm: Tracer, code: CodeType, value: Value, compile_graph: CompileGraph) -> Captured:
+    """Replacement code of a frame that was traced to its return."""
+    w = _Writer(vm, code)
+    w.begin([value], compile_graph)
+    w.rb.push(value)
+    w.e.return_value()
+    return Captured(vm.graph, w.rb.reads, vm.guards.set, w.finish())
+
+
+# ---- breaks
+
+_CANNOT_BREAK = frozenset(
+    "LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_CLOSURE DELETE_FAST DELETE_DEREF LOAD_FAST_AND_CLEAR YIELD_VALUE SEND "
+    "GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_ASYNC_WITH END_ASYNC_FOR RETURN_GENERATOR RERAISE LOAD_CLASSDEREF "
+    "WITH_EXCEPT_START CHECK_EXC_MATCH".split()
+)
+
+
+class _BreakWriter(_Writer):
+    def __init__(self, vm: Tracer, code: CodeType, frame: Frame) -> None:
+        super().__init__(vm, code)
+        self.frame = frame
+        self.op: Op = frame.code.ops[frame.pc]
+        self.names = unique_slot_names(code)
+        self.cells = closure_names(code)
+        self.temps = 0
+
+    def check(self) -> None:
+        """Raise where a frame cannot be split here."""
+        if self.op.name in _CANNOT_BREAK:
+            unsupported(f"a break at {self.op.name}")
+        if any(isinstance(v, PreviousException) for v in self.frame.stack):
+            unsupported("a break inside an except or finally block")
+        if self.code.co_flags & 0x20:
+            unsupported("a break inside a generator")
+
+    def write(self, compile_graph: CompileGraph) -> CodeType:
+        f = self.frame
+        index = f.pc
+        targets = [index + 1]
+        if isinstance(self.op.instr.arg, Label):
+            targets.append(self._jump_target())
+        handler = f.code.handlers[index]
+        if handler is not None:
+            targets.append(handler[0])
+        no_next = self.op.name == "RAISE_VARARGS"
+        live: dict[int, list[str]] = {}
+        for t in targets:
+            wanted = live_names(self.code, t) if not (no_next and t == index + 1) else set()
+            live[t] = [n for n in self.names if n in wanted and n not in self.cells and self._slot(n) is not None]
+        cells = [self._cell(n) for n in self.cells]
+        roots = [v for v in f.stack if v is not NULL]
+        roots += [v for n in dict.fromkeys(n for t in targets for n in live[t]) if (v := self._slot(n)) is not None]
+        roots += cells
+        self.begin(roots, compile_graph)
+        for v in f.stack:
+            self.rb.push(v)
+        start, end, caught = self.e.label(), Label("end"), Label("caught")
+        taken = Label("taken")
+        kinds = self._execute(taken)
+        self.e.label(end)
+        if not no_next:
+            self._continue(index + 1, kinds, live[index + 1], cells)
+        if len(targets) > 1 and isinstance(self.op.instr.arg, Label):
+            self._jumped(taken, live[targets[1]], cells)
+        if handler is not None:
+            self._caught(start, end, caught, handler, live[handler[0]], cells)
+        return self.finish()
+
+    # -- the pieces -------------------------------------------------------------------------------------------------
+    def _slot(self, name: str) -> Value | None:
+        v = self.frame.slots[self.names.index(name)]
+        return None if v is NULL else v
+
+    def _cell(self, name: str) -> CellValue:
+        v = self._slot(name)
+        if v is None:
+            return CellValue()
+        if not isinstance(v, CellValue):
+            unsupported("a break inside a comprehension over captured variables")
+        return v
+
+    def _kinds(self, values: list[Value]) -> list[str]:
+        return [NULL_ENTRY if v is NULL else VALUE_ENTRY for v in values]
+
+    def _execute(self, taken: Label) -> list[str]:
+        """Emit the instruction itself; the kinds of the stack's entries after it, when it does not jump."""
+        e, op, stack = self.e, self.op, self.frame.stack
+        e.position = op.instr.pos
+        name, flags = op.name, op.flags
+        if self.frame.kw_names:
+            e.emit("KW_NAMES", self.frame.kw_names)
+        if name == "CALL" and VERSION < (3, 12):
+            e.emit("PRECALL", op.arg)
+        if name == "LOAD_METHOD" or name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and flags & 1:
+            e.emit("LOAD_ATTR" if name == "LOAD_METHOD" else name, op.instr.arg, flags & ~1)
+            kept = stack[: len(stack) - (3 if name == "LOAD_SUPER_ATTR" else 1)]
+            pair = [VALUE_ENTRY, NULL_ENTRY] if VERSION >= (3, 13) else [NULL_ENTRY, VALUE_ENTRY]
+            return self._kinds(kept) + pair
+        arg = taken if isinstance(op.instr.arg, Label) else op.instr.arg
+        e.emit(name, arg, flags)
+        depth = len(stack) + stack_effect(op.instr, False)
+        kept = stack[: min(depth, len(stack) - _consumed(op.instr, len(stack)))]
+        return self._kinds(kept) + [VALUE_ENTRY] * (depth - len(kept))
+
+    def _jump_target(self) -> int:
+        target: int = self.op.arg
+        if self.op.name == "FOR_ITER" and VERSION >= (3, 12):
+            target += 1 if VERSION < (3, 13) else 2  # past END_FOR, which has nothing to take away
+        return target
+
+    def _jumped(self, taken: Label, live: list[str], cells: list[CellValue]) -> None:
+        """The continuation at the target of a jump."""
+        e, stack = self.e, self.frame.stack
+        e.label(taken)
+        if self.op.name == "FOR_ITER":
+            if VERSION >= (3, 12):
+                e.emit("END_FOR")
+            if VERSION >= (3, 13):
+                e.pop()
+            left = stack[:-1]
+        else:
+            left = stack[: len(stack) + stack_effect(self.op.instr, True)]
+        self._continue(self._jump_target(), self._kinds(left), live, cells)
+
+    def _caught(
+        self,
+        start: Label,
+        end: Label,
+        caught: Label,
+        handler: tuple[int, int, bool],
+        live: list[str],
+        cells: list[CellValue],
+    ) -> None:
+        """The continuation at the exception handler that covers the instruction."""
+        target, depth, lasti = handler
+        e = self.e
+        e.label(caught)
+        e.region(start, end, caught, depth, lasti)
+        kinds = self._kinds(self.frame.stack[:depth])
+        if lasti:
+            self.temps += 1
+            name = f"<exception {self.temps}>"
+            e.store(name)
+            e.pop()
+            e.load_const(0)  # an offset, for tracebacks alone; the real one is of other code
+            e.load(name)
+            kinds.append(VALUE_ENTRY)
+        self._continue(target, [*kinds, VALUE_ENTRY], live, cells)
+
+    def _continue(self, index: int, kinds: list[str], live: list[str], cells: list[CellValue]) -> None:
+        """Return what the continuation at ``index`` gives; the real stack holds its entries."""
+        e, rb = self.e, self.rb
+        names = []
+        for i in range(len(kinds) - 1, -1, -1):
+            if kinds[i] == NULL_ENTRY:
+                e.pop()  # a NULL, or nothing where the instruction made it: see below
+                continue
+            self.temps += 1
+            names.append(f"<entry {self.temps}>")
+            e.store(names[-1])
+        names.reverse()
+        code = continuation(self.code, index, kinds, live)
+        function = FunctionType(code, self.vm.scope)
+        if cells:
+            fixed = [rb.constant(code), rb.constant(self.vm.scope), Const(code.co_qualname)]
+            rb.call(make_function, [*fixed, rb.vm.new_tuple([]), rb.vm.new_tuple(list(cells))])
+            rb.e.callee_from_top()
+        else:
+            e.callee_const(function)
+        for n in names:
+            e.load(n)
+        for n in live:
+            v = self._slot(n)
+            assert v is not None
+            rb.push(v)
+        for n in names:
+            e.delete(n)
+        self.drop_temporaries()
+        e.call(len(names) + len(live))
+        e.return_value()
+
+
+def _consumed(ins: Instr, depth: int) -> int:
+    """How many stack entries the instruction takes away before it pushes its results."""
+    effect = stack_effect(ins, False)
+    results = _RESULTS.get(ins.op, 1 if effect > -depth else 0)
+    n = results(ins) if callable(results) else results
+    return max(n - effect, 0)
+
+
+_RESULTS: dict[str, Any] = {
+    "UNPACK_SEQUENCE": lambda i: i.arg,
+    "UNPACK_EX": lambda i: (i.arg & 0xFF) + (i.arg >> 8) + 1,
+    "BEFORE_WITH": 2,
+    "FOR_ITER": 2,
+    "GET_LEN": 2,
+    **{
+        name: 0
+        for name in (
+            "POP_TOP STORE_ATTR STORE_SUBSCR STORE_SLICE STORE_GLOBAL STORE_DEREF STORE_FAST DELETE_ATTR DELETE_SUBSCR "
+            "DELETE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE RAISE_VARARGS "
+            "JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD "
+            "MAP_ADD"
+        ).split()
+    },
+    "IMPORT_FROM": 2,
+    "MATCH_SEQUENCE": 2,
+    "MATCH_MAPPING": 2,
+    "MATCH_KEYS": 3,
+}
+
+
+def finish_break(
+    vm: Tracer, code: CodeType, frame: Frame, compile_graph: CompileGraph, reason: Break
+) -> Captured | Skip:
+    """Replacement code of a frame that was traced up to a break, which runs there and continues in a new function."""
+    if in_loop(code, frame.pc):
+        return Skip(f"a graph break inside a loop: {reason.what}", reason.loc)
+    w = _BreakWriter(vm, code, frame)
+    w.check()
+    replacement = w.write(compile_graph)
+    return Captured(vm.graph, w.rb.reads, vm.guards.set, replacement, [(reason.what, reason.loc)])

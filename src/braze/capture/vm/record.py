@@ -1,0 +1,164 @@
+"""Torch calls: run on fake tensors to learn the result, and written into the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.errors import Unsupported
+from braze.fake import DataDependent, FakeTensor, fake_from, type_of
+from braze.fake import fake_like as fake_like_real
+from braze.ir import Node
+
+from .calls import name_of
+from .signals import Break, NotConst, unsupported
+from .values.base import NONE, Const, Value
+from .values.mappings import DictValue, raw_key
+from .values.objects import ObjectValue
+from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
+
+_READS = {torch.Tensor.__contains__}
+
+
+def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
+    """(argument in the graph, argument on fakes). NotConst for objects that a graph cannot hold."""
+    if isinstance(v, TensorValue):
+        return v.node(vm), v.fake(vm)
+    if isinstance(v, Const):
+        raw = v.as_const(vm)
+        return raw, raw
+    if isinstance(v, SequenceValue):
+        pairs = [lower(vm, x) for x in v.items(vm)]
+        node, fake = [p[0] for p in pairs], [p[1] for p in pairs]
+        if isinstance(v, ListValue):
+            return node, fake
+        if v.cls is not tuple and v.cls is not torch.Size and hasattr(v.cls, "_fields"):
+            return v.cls(*node), v.cls(*fake)
+        return tuple(node), tuple(fake)
+    if isinstance(v, SliceValue):
+        parts = [lower(vm, x) for x in (v.start, v.stop, v.step)]
+        return slice(*(p[0] for p in parts)), slice(*(p[1] for p in parts))
+    if isinstance(v, DictValue) and v.cls is dict:
+        items = [(raw_key(k), lower(vm, x)) for k, x in v.items(vm)]
+        return {k: p[0] for k, p in items}, {k: p[1] for k, p in items}
+    if isinstance(v, ObjectValue) and isinstance(v.payload, (Const, TupleValue)):
+        return lower(vm, v.payload)
+    raise NotConst
+
+
+def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a torch function. NotConst if an argument cannot be held by a graph; Break if it needs data or fails."""
+    low = [lower(vm, a) for a in args]
+    named = {k: lower(vm, a) for k, a in kwargs.items()}
+    try:
+        out = target(*[p[1] for p in low], **{k: p[1] for k, p in named.items()})
+    except DataDependent as e:
+        unsupported(f"{name_of(target)}: {e.what}", "the result depends on the values of a tensor")
+    except Unsupported as e:
+        raise Break(f"{name_of(target)}: {e.what}", e.hint) from None
+    except Exception as e:
+        # the same call in eager raises the program's own error
+        raise Break(f"{name_of(target)} raised {type(e).__name__}: {e}") from e
+    nodes = tuple(p[0] for p in low)
+    return result(vm, target, nodes, {k: p[0] for k, p in named.items()}, out, [p[1] for p in low])
+
+
+def result(vm: Tracer, target: Any, nodes: tuple[Any, ...], named: dict[str, Any], out: Any, fakes: list[Any]) -> Value:
+    """The value of what a call gave; written into the graph if it made or changed tensors."""
+    if isinstance(out, torch.Tensor):
+        known = vm.by_fake.get(id(out))
+        node = vm.graph.call(target, nodes, named, type_of(out), vm.loc())
+        if known is not None:
+            return known
+        return new_tensor(vm, node, out)
+    if out is None:
+        if any(isinstance(f, torch.Tensor) for f in fakes) or any(_has_tensor(f) for f in fakes):
+            vm.graph.call(target, nodes, named, None, vm.loc())
+        return NONE
+    if isinstance(out, (tuple, list)) and _has_tensor(out):
+        node = vm.graph.call(target, nodes, named, _types(out), vm.loc())
+        return _items(vm, node, out)
+    if target in _READS or not _has_tensor(out):
+        return vm.wrap(out, None)
+    unsupported(f"{name_of(target)} gave a {type(out).__name__}")
+
+
+def _has_tensor(x: Any) -> bool:
+    if isinstance(x, torch.Tensor):
+        return True
+    if isinstance(x, (tuple, list)):
+        return any(_has_tensor(y) for y in x)
+    return isinstance(x, dict) and any(_has_tensor(y) for y in x.values())
+
+
+def _types(out: Any) -> Any:
+    if isinstance(out, torch.Tensor):
+        return type_of(out)
+    if isinstance(out, (tuple, list)):
+        return tuple(_types(x) for x in out)
+    return out
+
+
+def _items(vm: Tracer, node: Node, out: Any) -> Value:
+    values: list[Value] = []
+    for i, x in enumerate(out):
+        if isinstance(x, torch.Tensor):
+            known = vm.by_fake.get(id(x))
+            values.append(known if known is not None else new_tensor(vm, vm.graph.getitem(node, i), x))
+        elif _has_tensor(x):
+            values.append(_items(vm, vm.graph.getitem(node, i), x))
+        else:
+            values.append(vm.wrap(x, None))
+    return ListValue(values) if type(out) is list else TupleValue(values, type(out))
+
+
+def new_tensor(vm: Tracer, node: Node, out: torch.Tensor) -> TensorValue:
+    """The value of a new tensor of the graph."""
+    fake = out if isinstance(out, FakeTensor) else fake_from(type_of(out))
+    v = TensorValue(node, fake)
+    vm.by_fake[id(fake)] = v
+    return v
+
+
+def add_input(vm: Tracer, v: TensorValue) -> None:
+    """Make an existing tensor an input of the graph."""
+    raw, source = v.raw, v.source
+    assert raw is not None and source is not None
+    if type(raw) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        unsupported(f"an input of the tensor subclass {type(raw).__name__}")
+    try:
+        fake = fake_like_real(raw)
+    except Unsupported as e:
+        raise Break(e.what, e.hint) from None
+    vm.guards.tensor(source, raw)
+    t = type_of(fake)
+    v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
+    vm.by_fake[id(fake)] = v
+    vm.inputs.append(v)
+
+
+def _input_name(text: str) -> str:
+    """An identifier that reads like the source: ``self.layer[0].weight`` -> ``layer_0_weight``."""
+    name = text.removeprefix("self.").replace("[", "_").replace("]", "").replace(".", "_")
+    return "".join(c for c in name if c.isalnum() or c == "_").strip("_")[-60:] or "x"
+
+
+def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
+    """An attribute of a tensor: facts are constants, tensors (``.T``, ``.grad``) are calls, methods are bound."""
+    from .handlers.tensors import FACTS, VIEWS
+
+    fact = FACTS.get(name)
+    if fact is not None:
+        return vm.wrap(fact(v.fake(vm)), None)
+    if name in VIEWS:
+        return record(vm, getattr, [v, Const(name)], {})
+    return vm.tensor_attribute(v, name)
+
+
+def tensor_set(vm: Tracer, v: TensorValue, name: str, value: Value) -> None:
+    unsupported(f"assigning to the attribute {name!r} of a tensor")

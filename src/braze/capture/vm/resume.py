@@ -1,0 +1,208 @@
+"""Continuation functions: the rest of a frame after a break, as a function of its live variables and its stack.
+
+``continuation(code, target, stack, names)`` is the original code with a new beginning: its arguments are the stack
+entries and the live variables, its free variables are the original's cells; it restores the stack and jumps.  One code
+object serves all breaks of the same shape, so compiled versions of it are found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+from braze.capture.assemble import assemble
+from braze.capture.bytecode import (
+    CELLS,
+    LOCALS,
+    Bytecode,
+    Instr,
+    Label,
+    Region,
+    instructions_of,
+)
+from braze.capture.emit import Emitter
+
+from .decode import variable_slots
+
+NULL_ENTRY = "null"
+VALUE_ENTRY = "value"
+_ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP", "JUMP_NO_INTERRUPT"))
+_VARIABLES = LOCALS | CELLS
+_CACHE: dict[tuple[Any, ...], CodeType] = {}
+_ORIGINS: dict[CodeType, str] = {}
+
+
+def _unique_names(b: Bytecode) -> None:
+    """Give each variable slot a name of its own, and every instruction the name."""
+    slots = b.slots()
+    fast, cells = variable_slots(b)
+    n = len(b.varnames)
+    names = [s if slots.index(s) == i else f"{s}#{i}" for i, s in enumerate(slots)]
+    for ins in b.instructions:
+        if ins.op in _VARIABLES:
+            slot = ins.arg if isinstance(ins.arg, int) else (cells if ins.op in CELLS else fast)[ins.arg]
+            ins.arg = names[slot]
+    b.varnames = names[:n]
+    only_cells = [c for c in b.cellvars if c not in slots[:n]]
+    b.cellvars = [c for c in b.cellvars if c in slots[:n]] + names[n : n + len(only_cells)]
+    b.freevars = names[n + len(only_cells) :]
+
+
+def reachable(b: Bytecode, start: int) -> set[int]:
+    """Indices of the items that can run from item ``start`` on, handlers included."""
+    where = {item: i for i, item in enumerate(b.items) if isinstance(item, Label)}
+    regions = [(where[r.start], where[r.end], where[r.handler]) for r in b.regions]
+    seen: set[int] = set()
+    todo = [start]
+    while todo:
+        i = todo.pop()
+        while i < len(b.items) and i not in seen:
+            seen.add(i)
+            todo += [h for s, e, h in regions if s <= i < e and h not in seen]
+            item = b.items[i]
+            if isinstance(item, Instr):
+                if isinstance(item.arg, Label):
+                    todo.append(where[item.arg])
+                if item.op in _ENDS:
+                    break
+            i += 1
+    return seen
+
+
+def item_of(b: Bytecode, index: int) -> int:
+    """The item index of the index-th instruction."""
+    n = -1
+    for i, item in enumerate(b.items):
+        if isinstance(item, Instr):
+            n += 1
+            if n == index:
+                return i
+    raise IndexError(index)
+
+
+def live_names(code: CodeType, index: int) -> set[str]:
+    """Variables (by unique name) that the code may read from instruction ``index`` on."""
+    b = instructions_of(code)
+    _unique_names(b)
+    items = reachable(b, item_of(b, index))
+    out = set()
+    for i in items:
+        ins = b.items[i]
+        if isinstance(ins, Instr) and ins.op in _VARIABLES and not ins.op.startswith(("STORE_FAST", "MAKE_CELL")):
+            out.add(ins.arg)
+    return out
+
+
+def unique_slot_names(code: CodeType) -> list[str]:
+    """The names that :func:`live_names` uses, by slot."""
+    b = instructions_of(code)
+    _unique_names(b)
+    return [*b.varnames, *(c for c in b.cellvars if c not in b.varnames), *b.freevars]
+
+
+def continuation(code: CodeType, index: int, stack: Sequence[str], names: Sequence[str]) -> CodeType:
+    """The code object of the rest from instruction ``index``.
+
+    ``stack``: one entry an item, NULL_ENTRY or VALUE_ENTRY; ``names``: the plain variables passed, after the stack
+    values. Free variables: :func:`closure_names`.
+    """
+    key = (code, index, tuple(stack), tuple(names))
+    found = _CACHE.get(key)
+    if found is not None:
+        return found
+    b = instructions_of(code)
+    _unique_names(b)
+    keep = reachable(b, item_of(b, index))
+    entry = Label("entry")
+    at = item_of(b, index)
+    items: list[Instr | Label] = []
+    for i, item in enumerate(b.items):
+        if i == at:
+            items.append(entry)
+        if isinstance(item, Label) or i in keep:
+            items.append(item)
+    b.items = items
+    cells = closure_names(code)
+    params = [f"<stack {i}>" for i, s in enumerate(stack) if s == VALUE_ENTRY]
+    b.varnames = [*params, *names, *(v for v in b.varnames if v not in cells and v not in names and v not in params)]
+    b.cellvars, b.freevars = [], cells
+    b.argcount, b.posonlyargcount, b.kwonlyargcount = len(params) + len(names), 0, 0
+    b.flags &= ~(0x04 | 0x08)
+    b.consts = [None]
+    b.names = []
+    b.name, b.qualname = f"{origin(code)}<resume>", f"{origin(code)}<resume>"
+    first = _line_at(b.items, entry) or b.firstlineno
+    _prologue(b, entry, stack, params, first)
+    b.regions = [r for r in b.regions if _placed(b, r)]
+    out = assemble(b)
+    _CACHE[key] = out
+    _ORIGINS[out] = origin(code)
+    return out
+
+
+def origin(code: CodeType) -> str:
+    """The name of the function that a continuation continues."""
+    return _ORIGINS.get(code, code.co_name)
+
+
+def is_continuation(code: CodeType) -> bool:
+    return code in _ORIGINS
+
+
+def closure_names(code: CodeType) -> list[str]:
+    """The free variables of a continuation: the original's cells and free variables, by unique name."""
+    b = instructions_of(code)
+    _unique_names(b)
+    return [*b.cellvars, *b.freevars]
+
+
+def _line_at(items: list[Instr | Label], entry: Label) -> int | None:
+    for item in items[items.index(entry) :]:
+        if isinstance(item, Instr) and item.line is not None:
+            return item.line
+    return None
+
+
+def _prologue(b: Bytecode, entry: Label, stack: Sequence[str], params: list[str], line: int) -> None:
+    body = b.items
+    b.items = []
+    e = Emitter(b)
+    e.line(line)
+    e.prologue()
+    names = iter(params)
+    for s in stack:
+        if s == NULL_ENTRY:
+            e.emit("PUSH_NULL")
+        else:
+            e.load(next(names))
+    for name in params:
+        e.delete(name)  # the frame must not keep what the stack drops
+    e.jump(entry)
+    b.items += body
+
+
+def _placed(b: Bytecode, r: Region) -> bool:
+    """Whether any instruction is left in the region."""
+    i, j = b.items.index(r.start), b.items.index(r.end)
+    return any(isinstance(x, Instr) for x in b.items[i:j])
+
+
+def stack_effect(ins: Instr, jump: bool) -> int:
+    """The change of the stack's depth by an instruction in canonical form."""
+    from braze.capture.assemble import _effect
+
+    return _effect(ins, jump)
+
+
+def in_loop(code: CodeType, index: int) -> bool:
+    """Whether instruction ``index`` can run again after itself."""
+    b = instructions_of(code)
+    at = item_of(b, index)
+    where = {item: i for i, item in enumerate(b.items) if isinstance(item, Label)}
+    item = b.items[at]
+    assert isinstance(item, Instr)
+    nexts = [] if item.op in _ENDS and item.op not in ("JUMP", "JUMP_NO_INTERRUPT") else [at + 1]
+    if isinstance(item.arg, Label):
+        nexts.append(where[item.arg])
+    return any(at in reachable(b, n) for n in nexts)

@@ -1,0 +1,202 @@
+"""The state of one capture, with the operations that values and instructions call on it."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch.nn.modules.module as nn_module
+
+from braze.capture.source import FrameSources, Source
+from braze.ir import Graph, Loc
+
+from . import attributes, calls, exceptions, handlers, instr_build, instr_control, instr_load, operators, protocols
+from . import record as recording
+from . import wrap as wrapping
+from .decode import decode
+from .effects import Effects
+from .frame import Frame
+from .guarding import Guards
+from .handlers import builtin, collection, objects, tensors
+from .modes import Modes
+from .signals import Break
+from .values.base import Value
+from .values.mappings import DictValue, InstanceDict
+from .values.modules import GLOBAL_HOOKS, HOOKS
+from .values.sequences import TupleValue
+from .values.tensor import TensorValue
+
+
+@dataclass
+class Plan:
+    """What earlier passes over the frame found out."""
+
+    stop_step: int = -1  # the outer frame's instruction count at which to stop
+    reason: Break | None = None
+    raised_at: int = -1
+
+
+_LOCS: dict[tuple[CodeType, int | None], Loc] = {}
+_LIBRARY = ("torch/", "braze/")
+
+
+class Tracer:
+    """One pass over a frame. Nothing real is written; throw it away to roll back."""
+
+    def __init__(self, code: CodeType, function: FunctionType, plan: Plan) -> None:
+        self.plan = plan
+        self.function = function
+        self.scope: dict[str, Any] = function.__globals__
+        self.sources = FrameSources(code)
+        self.guards = Guards()
+        self.graph = Graph()
+        self.inputs: list[TensorValue] = []
+        self.effects = Effects()
+        self.modes = Modes()
+        self.frames: list[Frame] = []
+        self.handled: Value | None = None  # the exception being handled
+        self.by_id: dict[int, Value] = {}  # existing objects
+        self.by_fake: dict[int, TensorValue] = {}
+        self.shared: dict[Any, Value] = {}  # global variables and attributes of modules
+        self.static_cache: dict[int, Value] = {}
+        self.class_cache: dict[tuple[type, str], Any] = {}
+        self.keep: list[Any] = []  # so that ids stay valid
+        self.mode_calls: list[Any] = []  # after a break: calls that set the modes in force there
+        self._hooks_guarded = False
+
+    # -- protocols, implemented beside their tables ----------------------------------------------------------------
+    find = attributes.find
+    lookup = attributes.lookup
+    generic_get = attributes.generic_get
+    generic_set = attributes.generic_set
+    object_get = attributes.object_get
+    object_plain_get = attributes.object_plain_get
+    object_set = attributes.object_set
+    function_get = attributes.function_get
+    class_get = attributes.class_get
+    super_get = attributes.super_get
+    module_get = attributes.module_get
+    call_function = calls.call_function
+    call_c = calls.call_c
+    call_raw = calls.call_raw
+    call_special = calls.call_special
+    unsupported_call = calls.unsupported_call
+    construct = calls.construct
+    fold = calls.fold
+    protocol_truth = protocols.protocol_truth
+    protocol_len = protocols.protocol_len
+    protocol_iter = protocols.protocol_iter
+    protocol_next = protocols.protocol_next
+    protocol_contains = protocols.protocol_contains
+    protocol_getitem = protocols.protocol_getitem
+    protocol_key = protocols.protocol_key
+    key_value = protocols.key_value
+    internal_key = protocols.internal_key
+    as_index = protocols.as_index
+    unpack = protocols.unpack
+    identical = protocols.identical
+    same_or_equal = protocols.same_or_equal
+    isinstance_ = protocols.isinstance_
+    wrap_iterable = protocols.wrap_iterable
+    binary = operators.binary
+    unary = operators.unary
+    compare = operators.compare
+    get_item = operators.get_item
+    new_exception = exceptions.new_exception
+    raise_value = exceptions.raise_value
+    raise_ = exceptions.raise_
+    raise_values = exceptions.raise_values
+    raise_real = exceptions.raise_real
+    exception_matches = exceptions.exception_matches
+    wrap = wrapping.wrap
+    wrap_static = wrapping.wrap_static
+    wrap_shared = wrapping.wrap_shared
+    wrap_default = wrapping.wrap_default
+    wrap_cell = wrapping.wrap_cell
+    known_value = wrapping.known_value
+    remember_value = wrapping.remember_value
+    record = recording.record
+    add_input = recording.add_input
+    tensor_get = recording.tensor_get
+    tensor_set = recording.tensor_set
+    tensor_attribute = tensors.tensor_attribute
+    make_super = builtin.make_super
+    get_attr_or_none = builtin.get_attr_or_none
+    convert_value = builtin.convert_value
+    format_value = builtin.format_value
+    mapping_items = collection.mapping_items
+    update_dict = collection.update_dict
+    new_instance = objects.new_instance
+    run_generator = instr_control.run_generator
+
+    def decode(self, code: CodeType) -> Any:
+        return decode(code)
+
+    # -- small constructors ------------------------------------------------------------------------------------------
+    def new_tuple(self, items: list[Value]) -> TupleValue:
+        return TupleValue(items)
+
+    def new_dict(self, items: dict[str, Value] | None = None) -> DictValue:
+        return DictValue(dict(items) if items else {})
+
+    def instance_dict(self, owner: Any, raw: Any) -> DictValue:
+        """The ``__dict__`` of an existing function."""
+        found = self.by_id.get(id(raw.__dict__))
+        if isinstance(found, DictValue):
+            return found
+        if owner.source is None:
+            owner.source = owner.address(self)
+        out = InstanceDict(owner, raw.__dict__, owner.source.attr("__dict__"))
+        self.remember_value(raw.__dict__, out)
+        return out
+
+    def special_method(self, obj: Value, name: str) -> Value:
+        """``type(obj).name`` bound to ``obj``."""
+        cls = obj.pytype(self)
+        found = attributes.find(self, cls, name)
+        assert found is not None
+        return attributes.bind(self, found, obj, cls, name)
+
+    # -- guards, places --------------------------------------------------------------------------------------------------
+    def guard_no_hooks(self, source: Source) -> None:
+        """The module has no hooks, nor have all modules."""
+        for h in HOOKS:
+            self.guards.empty(source.instance_attr(h))
+        self.guards.lacks(source, "_compiled_call_impl")
+        if not self._hooks_guarded:
+            self._hooks_guarded = True
+            for h in GLOBAL_HOOKS:
+                self.guards.empty(self.sources.global_(h, vars(nn_module)))
+
+    def guard_mutated_inputs(self) -> None:
+        """Where an input is written in place, no other input may be the same tensor."""
+        mutated = {str(v.node(self).val.with_(requires_grad=False)) for v in self.inputs if v.fake(self)._version}
+        if mutated:
+            alike = [v for v in self.inputs if str(v.node(self).val.with_(requires_grad=False)) in mutated]
+            self.guards.distinct([v.source for v in alike if v.source is not None])
+
+    def loc(self) -> Loc | None:
+        """The user's line that runs now: of the innermost frame that is not torch's own."""
+        for f in reversed(self.frames):
+            if f.code.user is None:
+                name = f.code.code.co_filename.replace("\\", "/")
+                f.code.user = not any(f"/site-packages/{p}" in name or f"/lib/python3/{p}" in name for p in _LIBRARY)
+            if f.code.user:
+                return _loc(f)
+        return _loc(self.frames[0]) if self.frames else None
+
+
+def _loc(f: Frame) -> Loc:
+    key = (f.code.code, f.line)
+    found = _LOCS.get(key)
+    if found is None:
+        if len(_LOCS) > 20_000:
+            _LOCS.clear()
+        file, line = f.code.code.co_filename, f.line or 0
+        found = _LOCS[key] = Loc(file, line, linecache.getline(file, line).strip())
+    return found
+
+
+__all__ = ["Plan", "Tracer", "handlers", "instr_build", "instr_load"]

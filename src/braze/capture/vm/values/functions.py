@@ -1,0 +1,257 @@
+"""Callables that carry values: functions made by the traced code, bound methods, partials, super objects, cells."""
+
+from __future__ import annotations
+
+import functools
+from types import (
+    BuiltinMethodType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+from typing import TYPE_CHECKING, Any
+
+from ..signals import unsupported
+from .base import Const, Value
+
+if TYPE_CHECKING:
+    from braze.capture.source import Source
+
+    from ..rebuild import Rebuilder
+    from ..tracer import Tracer
+
+
+class CellValue(Value):
+    """A closure cell. ``contents`` is None while it is empty; an existing cell is read on first use."""
+
+    __slots__ = ("contents", "raw", "loaded")
+
+    def __init__(self, contents: Value | None = None, raw: CellType | None = None, source: Source | None = None):
+        self.source = source
+        self.contents, self.raw = contents, raw
+        self.loaded = raw is None
+
+    def pytype(self, vm: Tracer) -> type:
+        return CellType
+
+    def read(self, vm: Tracer) -> Value | None:
+        if not self.loaded:
+            self.loaded = True
+            assert self.raw is not None and self.source is not None
+            try:
+                raw = self.raw.cell_contents
+            except ValueError:
+                unsupported("reading an empty closure cell of an existing function")
+            self.contents = vm.wrap(raw, self.source.cell_contents())
+        return self.contents
+
+    def write(self, vm: Tracer, value: Value | None) -> None:
+        self.loaded = True
+        self.contents = value
+        if self.raw is not None:
+            vm.effects.touch(self)
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [self.contents] if self.contents is not None else []
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(CellType, []))
+        if self.contents is not None:
+            rb.later(lambda: rb.store_attr(self, "cell_contents", self.contents))
+
+    def replay(self, rb: Rebuilder) -> None:
+        if self.contents is None:
+            rb.delete_attr(self, "cell_contents")
+        else:
+            rb.store_attr(self, "cell_contents", self.contents)
+
+
+class MadeFunction(Value):
+    """A function that the traced code made: code, defaults and cells are values."""
+
+    __slots__ = ("code", "globals", "_defaults", "_kwdefaults", "_cells", "annotations", "attrs", "qualname")
+
+    def __init__(self, code: CodeType, scope: dict[str, Any], qualname: str) -> None:
+        self.source = None
+        self.code, self.globals, self.qualname = code, scope, qualname
+        self._defaults: list[Value] = []
+        self._kwdefaults: dict[str, Value] = {}
+        self._cells: list[CellValue] = []
+        self.annotations: Value | None = None
+        self.attrs: Any = None
+
+    def pytype(self, vm: Tracer) -> type:
+        return FunctionType
+
+    def defaults(self, vm: Tracer) -> list[Value]:
+        return self._defaults
+
+    def kwdefaults(self, vm: Tracer) -> dict[str, Value]:
+        return self._kwdefaults
+
+    def cells(self, vm: Tracer) -> list[CellValue]:
+        return self._cells
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def own_attrs(self, vm: Tracer) -> Any:
+        if self.attrs is None:
+            self.attrs = vm.new_dict()
+        return self.attrs
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        found = self.attrs.known.get(name) if self.attrs is not None else None
+        return found if found is not None else vm.function_get(self, name)
+
+    def set_attr(self, vm: Tracer, name: str, value: Value) -> None:
+        self.own_attrs(vm).store(vm, name, value)
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return vm.call_function(self, args, kwargs)
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        out = [*self._defaults, *self._kwdefaults.values(), *self._cells]
+        return out + ([self.attrs] if self.attrs is not None and self.attrs.known else [])
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        def make() -> None:
+            from .sequences import TupleValue
+
+            fixed = [rb.constant(self.code), rb.constant(self.globals), Const(self.qualname)]
+            rb.call(make_function, [*fixed, TupleValue(self._defaults), TupleValue(self._cells)])
+
+        from .mappings import DictValue
+
+        rb.remember(self, make)
+        if self._kwdefaults:
+            rb.later(lambda: rb.store_attr(self, "__kwdefaults__", DictValue(dict(self._kwdefaults))))
+        if self.attrs is not None:
+            for k, v in self.attrs.items(rb.vm):
+                rb.later(lambda k=k, v=v: rb.store_attr(self, k, v))  # type: ignore[misc]
+
+
+def make_function(
+    code: CodeType,
+    scope: dict[str, Any],
+    qualname: str,
+    defaults: tuple[Any, ...],
+    cells: tuple[Any, ...],
+) -> FunctionType:
+    """Replacement code calls this for a function that leaves the compiled region."""
+    out = FunctionType(code, scope, code.co_name, defaults or None, cells or None)
+    out.__qualname__ = qualname
+    return out
+
+
+class MethodValue(Value):
+    """A callable bound to an object: ``func`` is called with ``owner`` before the arguments."""
+
+    __slots__ = ("func", "owner")
+
+    def __init__(self, func: Value, owner: Value, source: Source | None = None) -> None:
+        self.source = source
+        self.func, self.owner = func, owner
+
+    def pytype(self, vm: Tracer) -> type:
+        raw = getattr(self.func, "raw", None)
+        return _BOUND.get(type(raw), MethodType)
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.func.call(vm, [self.owner, *args], kwargs)
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.func
+        return self.func.get_attr(vm, name)
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [self.func, self.owner]
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(bind_method, [self.func, self.owner]))
+
+
+_BOUND: dict[type, type] = {
+    MethodDescriptorType: BuiltinMethodType,
+    WrapperDescriptorType: MethodWrapperType,
+    ClassMethodDescriptorType: BuiltinMethodType,
+}
+
+
+def bind_method(func: Any, owner: Any) -> Any:
+    """Replacement code calls this for a bound method that leaves the compiled region."""
+    get = getattr(type(func), "__get__", None)
+    return get(func, owner, type(owner)) if get is not None else MethodType(func, owner)
+
+
+class PartialValue(Value):
+    """``functools.partial``."""
+
+    __slots__ = ("func", "args", "kwargs")
+
+    def __init__(self, func: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None) -> None:
+        self.source = source
+        self.func, self.args, self.kwargs = func, args, kwargs
+
+    def pytype(self, vm: Tracer) -> type:
+        return functools.partial
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.func.call(vm, self.args + args, {**self.kwargs, **kwargs})
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.func
+        if name == "args":
+            return vm.new_tuple(self.args)
+        if name == "keywords":
+            return vm.new_dict(self.kwargs)
+        return vm.generic_get(self, name)
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [self.func, *self.args, *self.kwargs.values()]
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(functools.partial, [self.func, *self.args], self.kwargs))
+
+
+class SuperValue(Value):
+    """``super(cls, obj)``: attributes from the classes after ``cls`` in the MRO of ``owner``."""
+
+    __slots__ = ("after", "obj", "owner")
+
+    def __init__(self, after: type, obj: Value, owner: type) -> None:
+        self.source = None
+        self.after, self.obj, self.owner = after, obj, owner
+
+    def pytype(self, vm: Tracer) -> type:
+        return super
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        return vm.super_get(self, name)
+
+
+class WrapperValue(Value):
+    """``staticmethod``, ``classmethod`` and ``property`` objects made or met by the traced code."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Any, source: Source | None = None) -> None:
+        self.source, self.raw = source, raw
+
+    def pytype(self, vm: Tracer) -> type:
+        return type(self.raw)

@@ -1,0 +1,143 @@
+"""Objects that programs name but do not change: classes, modules, C functions, and Python functions that exist.
+
+They are constants guarded by identity; their attributes are read on demand.
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..signals import unsupported
+from .base import Const, Value
+
+if TYPE_CHECKING:
+    from braze.capture.source import Source
+
+    from ..rebuild import Rebuilder
+    from ..tracer import Tracer
+    from .functions import CellValue
+
+
+class ClassValue(Const):
+    """A class."""
+
+    __slots__ = ()
+    raw: type
+
+    def truth(self, vm: Tracer) -> bool:
+        return vm.protocol_truth(self)
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        self.as_const(vm)
+        return vm.class_get(self, name)
+
+    def set_attr(self, vm: Tracer, name: str, value: Value) -> None:
+        unsupported(f"assigning to the class attribute {self.raw.__name__}.{name}")
+
+    del_attr = None  # type: ignore[assignment]
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return vm.construct(self.as_const(vm), args, kwargs, self)
+
+    def get_item(self, vm: Tracer, key: Value) -> Value:
+        return vm.protocol_getitem(self, key)
+
+    def length(self, vm: Tracer) -> int:
+        return vm.protocol_len(self)
+
+    def contains(self, vm: Tracer, item: Value) -> bool:
+        return vm.protocol_contains(self, item)
+
+
+def _del_class_attr(self: ClassValue, vm: Tracer, name: str) -> None:
+    unsupported(f"deleting the class attribute {self.raw.__name__}.{name}")
+
+
+ClassValue.del_attr = _del_class_attr  # type: ignore[method-assign]
+
+
+class PyModule(Const):
+    """A module."""
+
+    __slots__ = ()
+    raw: ModuleType
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        return vm.module_get(self, name)
+
+    def set_attr(self, vm: Tracer, name: str, value: Value) -> None:
+        unsupported(f"assigning to {self.raw.__name__}.{name}, an attribute of a module")
+
+
+class BuiltinValue(Const):
+    """A function, method descriptor or other callable written in C, not bound to a Python object of the program."""
+
+    __slots__ = ()
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return vm.call_c(self.as_const(vm), args, kwargs)
+
+
+class FunctionValue(Const):
+    """A Python function that exists. Its defaults and closure cells are read through its source."""
+
+    __slots__ = ("_cells",)
+    raw: FunctionType
+
+    def __init__(self, raw: FunctionType, source: Source | None = None) -> None:
+        Const.__init__(self, raw, source)
+        self._cells: list[CellValue] | None = None
+
+    @property
+    def code(self) -> CodeType:
+        return self.raw.__code__
+
+    @property
+    def globals(self) -> dict[str, Any]:
+        return self.raw.__globals__
+
+    def address(self, vm: Tracer) -> Source:
+        """The source, or the function held as a constant."""
+        return self.source if self.source is not None else vm.sources.const(self.raw, self.raw.__qualname__)
+
+    def defaults(self, vm: Tracer) -> list[Value]:
+        found = self.raw.__defaults__
+        if not found:
+            return []
+        where = self.address(vm)
+        return [vm.wrap_default(d, where, i) for i, d in enumerate(found)]
+
+    def kwdefaults(self, vm: Tracer) -> dict[str, Value]:
+        found = self.raw.__kwdefaults__
+        if not found:
+            return {}
+        where = self.address(vm)
+        return {k: vm.wrap_default(d, where, k) for k, d in found.items()}
+
+    def cells(self, vm: Tracer) -> list[CellValue]:
+        if self._cells is None:
+            where = self.address(vm)
+            self._cells = [vm.wrap_cell(c, where, i) for i, c in enumerate(self.raw.__closure__ or ())]
+        return self._cells
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        return vm.function_get(self, name)
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return vm.call_function(self, args, kwargs)
+
+    def own_attrs(self, vm: Tracer) -> Any:
+        return vm.instance_dict(self, self.raw)
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.load_const(self.raw)

@@ -1,0 +1,94 @@
+"""Tensors: a node of the graph and a fake tensor that knows its shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.fake import FakeTensor
+from braze.ir import Node
+
+from ..signals import unsupported
+from .base import Const, Value
+
+if TYPE_CHECKING:
+    from braze.capture.source import Source
+
+    from ..rebuild import Rebuilder
+    from ..tracer import Tracer
+
+
+class TensorValue(Value):
+    """A tensor. An existing one becomes a graph input when it is first used; then ``node`` and ``fake`` are set."""
+
+    __slots__ = ("_node", "_fake", "raw", "cls")
+
+    def __init__(
+        self,
+        node: Node | None,
+        fake: FakeTensor | None,
+        cls: type = torch.Tensor,
+        raw: torch.Tensor | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.source = source
+        self._node, self._fake, self.cls, self.raw = node, fake, cls, raw
+
+    def __repr__(self) -> str:
+        return f"TensorValue({self._node or self.source})"
+
+    def node(self, vm: Tracer) -> Node:
+        if self._node is None:
+            vm.add_input(self)
+            assert self._node is not None
+        return self._node
+
+    def fake(self, vm: Tracer) -> FakeTensor:
+        if self._fake is None:
+            vm.add_input(self)
+            assert self._fake is not None
+        return self._fake
+
+    def pytype(self, vm: Tracer) -> type:
+        if self._node is None:
+            vm.guards.type_(self.source, self.cls)
+        return self.cls
+
+    def truth(self, vm: Tracer) -> bool:
+        unsupported(
+            "a branch on the value of a tensor",
+            "compute both sides and select with torch.where, or move the decision out of the compiled function",
+        )
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        return vm.tensor_get(self, name)
+
+    def set_attr(self, vm: Tracer, name: str, value: Value) -> None:
+        vm.tensor_set(self, name, value)
+
+    def get_item(self, vm: Tracer, key: Value) -> Value:
+        return vm.record(torch.Tensor.__getitem__, [self, key], {})
+
+    def set_item(self, vm: Tracer, key: Value, value: Value) -> None:
+        vm.record(torch.Tensor.__setitem__, [self, key, value], {})
+
+    def length(self, vm: Tracer) -> int:
+        shape = self.fake(vm).shape
+        if not shape:
+            vm.raise_(TypeError, "len() of a 0-d tensor")
+        return int(shape[0])
+
+    def contains(self, vm: Tracer, item: Value) -> bool:
+        return vm.record(torch.Tensor.__contains__, [self, item], {}).truth(vm)
+
+    def iterate(self, vm: Tracer) -> Value:
+        if not self.fake(vm).shape:
+            vm.raise_(TypeError, "iteration over a 0-d tensor")
+        return vm.record(torch.Tensor.unbind, [self, Const(0)], {}).iterate(vm)
+
+    def key(self, vm: Tracer) -> Any:
+        return self
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.load_output(self)
