@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from ..fake import FakeMode, FakeTensor, fake_from
 from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
+from .pause import paused_gc
 from .record import CONSTANT, Recorder, Value
 
 
@@ -72,23 +71,11 @@ def trace_joint(
     returns tensors and constants, flat or nested in tuples, lists and dicts (flattened in that order). ``locate()``
     names the user's line at hand; ``shared`` lists groups of inputs that share memory. Raises Unsupported.
     """
-    try:
-        return _trace(fn, types, names, locate, shared, leaf=True)
-    except _LeafWritten:
-        return _trace(fn, types, names, locate, shared, leaf=False)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No garbage collection (it took three quarters of a trace's time), backward in this thread."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.autograd.set_multithreading_enabled(False):
-            yield
-    finally:
-        if enabled:
-            gc.enable()
+    with paused_gc():
+        try:
+            return _trace(fn, types, names, locate, shared, leaf=True)
+        except _LeafWritten:
+            return _trace(fn, types, names, locate, shared, leaf=False)
 
 
 def _trace(
@@ -104,7 +91,8 @@ def _trace(
     primals = [fake_from(t) for t in types]
     for i, p in enumerate(primals):
         rec.input(p, names[i] if names else f"x{i}", i)
-    with _quiet(), FakeMode(rec.on_op, rec.lift):
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    with one_thread, FakeMode(rec.on_op, rec.lift):
         inputs = primals if leaf else [_fresh(p) if p.requires_grad else p for p in primals]
         starts = [x.grad_fn for x in inputs]
         try:

@@ -97,12 +97,13 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: 
         x.insert(5, True)
     *tensors, training, momentum, eps = x
     mean, var = tensors[3:]
+    nodes = [rec.lower(t) for t in tensors]
+    vals = tuple(x.val for x in out[:3])
     if not training or mean is None or var is None:
-        form = aten.native_batch_norm.default
-        node = rec.call(form, *map(rec.lower, tensors), training, momentum, eps)
+        node = rec.emit(aten.native_batch_norm.default, (*nodes, training, momentum, eps), {}, vals)
     else:
         form = aten._native_batch_norm_legit_functional.default
-        node = rec.call(form, *map(rec.lower, tensors), True, momentum, eps)
+        node = rec.emit(form, (*nodes, True, momentum, eps), {}, (*vals, mean.val, var.val))
         rec.write(mean, rec.getitem(node, 3))
         rec.write(var, rec.getitem(node, 4))
     for i in range(3):

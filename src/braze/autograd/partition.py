@@ -8,7 +8,7 @@ Which values cross is a minimum cut (``choose.py``); this file builds the graphs
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,12 @@ from .cse import eliminate_common_subexpressions
 from .dce import eliminate_dead_code
 from .joint import Joint
 from .norms import split_norms
+from .pack import packed, unpacked
+from .pause import paused_gc
 from .rewrite import build, operands, replaced, substituted
 from .schema import op_info
 from .simplify import simplify
-from .unalias import clone_of, saved_copy, storage_root, unalias, unalias_gradients
+from .unalias import storage_root, unalias, unalias_gradients
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class AotGraphs:
 def partition(joint: Joint, budget: float = 1.0) -> AotGraphs:
     """Simplify the joint graph and split it. ``budget`` is the share of the bytes that the cheapest cut saves which may
     be saved: below 1.0 more is computed again."""
+    with paused_gc():
+        return _partition(joint, budget)
+
+
+def _partition(joint: Joint, budget: float) -> AotGraphs:
     has_backward = any(isinstance(g, Node) for g in joint.gradients)
     graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
     if has_backward:
@@ -83,33 +90,34 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
     mutated = {m.index for m in joint.mutated}
     place: dict[Node, SavedRef] = {}
     extras: list[Node] = []
-    cloned: dict[Node, Node] = {}
+    stored: dict[Node, Node] = {}
     for v in saved:
         if v in plan.primal_index and plan.primal_index[v] not in mutated:
             place[v] = SavedRef("input", plan.primal_index[v])
         elif v in results:
             place[v] = SavedRef("result", results.index(v))
         else:
-            if v in plan.primal_index or plan.shrinks(v):  # the input changes; a view would keep its whole base alive
-                cloned[v] = saved_copy(v) if v in plan.primal_index else clone_of(v)
+            copy = packed(plan, v)
+            if copy is not None:
+                stored[v] = copy
             place[v] = SavedRef("extra", len(extras))
-            extras.append(cloned.get(v, v))
-    nodes = _forward_nodes(plan, [*outputs, *extras], cloned)
+            extras.append(stored.get(v, v))
+    nodes = _forward_nodes(plan, [*outputs, *extras], stored)
     forward = unalias(build("forward", primals, nodes, (*outputs, *extras)), joint.n_results, sorted(mutated))
     roots = {storage_root(e) for e in extras}
     watched = tuple(i for i, r in enumerate(results) if isinstance(r, Node) and storage_root(r) in roots)
-    backward = _backward(plan, saved, cloned, graph.inputs[joint.n_primals :], gradients)
+    backward = _backward(plan, saved, stored, graph.inputs[joint.n_primals :], gradients)
     return AotGraphs(forward, backward, _signature(joint, tuple(place[v] for v in saved), watched))
 
 
-def _forward_nodes(plan: Plan, wanted: list[Any], cloned: dict[Node, Node]) -> list[Node]:
-    """The nodes that the wanted values need, in the joint's order, clones after their sources."""
-    live = set(nodes_in(wanted)) | set(cloned)
+def _forward_nodes(plan: Plan, wanted: list[Any], stored: dict[Node, Node]) -> list[Node]:
+    """The nodes that the wanted values need, in the joint's order, stored copies after their sources."""
+    live = set(nodes_in(wanted)) | set(stored)
     kept: list[Node] = []
     for n in reversed(plan.graph.nodes):
         if n in live or n.tags.get("effect") and n not in plan.late:
-            if n in cloned:
-                kept.append(cloned[n])
+            if n in stored:
+                kept.append(stored[n])
             kept.append(n)
             live.update(operands(n))
     kept.reverse()
@@ -117,41 +125,51 @@ def _forward_nodes(plan: Plan, wanted: list[Any], cloned: dict[Node, Node]) -> l
 
 
 def _backward(
-    plan: Plan, saved: list[Node], cloned: dict[Node, Node], tangents: Iterable[Node], gradients: Any
+    plan: Plan, saved: list[Node], stored: dict[Node, Node], tangents: Sequence[Node], gradients: Any
 ) -> Graph:
-    """The backward graph. What is computed again is placed right before its first use."""
-    inputs = [_as_input(v, cloned.get(v, v).val) for v in saved] + list(tangents)
+    """The backward graph. What is computed again, or unpacked, is placed right before its first use."""
+    inputs = [_as_input(v, stored.get(v, v).val) for v in saved] + list(tangents)
     env = dict(zip(saved, inputs))
+    packs = {v: unpack for v, x in zip(saved, inputs) if (unpack := unpacked(v, x)) is not None}
+    order = _schedule(plan, set(saved), set(tangents), packs, nodes_in(gradients))
+    nodes = []
+    for n in order:
+        if n in packs:
+            new = env[n] = packs[n]
+        else:
+            new = replaced(n, env)
+            if new is not n:
+                env[n] = new
+        nodes.append(new)
+    return unalias_gradients(build("backward", inputs, nodes, substituted(tuple(gradients), env)), len(saved))
+
+
+def _schedule(
+    plan: Plan, saved: set[Node], tangents: set[Node], packs: Container[Node], ends: list[Node]
+) -> list[Node]:
+    """What the backward computes, in order; packed saved values stand for their unpacking."""
     order: list[Node] = []
-    done: set[Node] = set(saved) | set(tangents)
+    done = {v for v in saved if v not in packs} | tangents
 
     def need(n: Node) -> None:
         stack = [n]
         while stack:
             at = stack[-1]
-            if at in done:
-                stack.pop()
-                continue
-            missing = [a for a in operands(at) if a not in done]
+            missing = [] if at in done or at in saved else [a for a in operands(at) if a not in done]
             if missing:
                 stack.extend(reversed(missing))
-            else:
-                stack.pop()
+                continue
+            stack.pop()
+            if at not in done:
                 done.add(at)
                 order.append(at)
 
     for n in plan.graph.nodes:
         if n in plan.late and n.op == "call":
             need(n)
-    for g in nodes_in(gradients):
+    for g in ends:
         need(g)
-    nodes = []
-    for n in order:
-        new = replaced(n, env)
-        if new is not n:
-            env[n] = new
-        nodes.append(new)
-    return unalias_gradients(build("backward", inputs, nodes, substituted(tuple(gradients), env)), len(saved))
+    return order
 
 
 def _as_input(node: Node, val: Any) -> Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..ir import Graph, Node, map_leaves, node_args
+from ..ir import Graph, Node, leaves, map_leaves, node_args
 
 SIMPLE = (int, float, bool, str, type(None))
 
@@ -35,12 +35,41 @@ def operands(node: Node) -> list[Node]:
 
 def replaced(node: Node, env: Mapping[Node, Node]) -> Node:
     """``node`` with its operands looked up in ``env`` (absent: unchanged); itself when none changed."""
-    if not any(a in env for a in operands(node)):
+    changed = False
+    args: list[Any] = []
+    for a in node.args:
+        kind = type(a)
+        if kind is Node:
+            b = env.get(a)
+            if b is not None:
+                changed, a = True, b
+        elif kind is list or kind is tuple or kind is slice:
+            b = _inside(a, env)
+            if b is not a:
+                changed, a = True, b
+        args.append(a)
+    kwargs = node.kwargs
+    if kwargs and any(type(v) in (Node, list, tuple) for v in kwargs.values()):
+        named = substituted(kwargs, env)
+        if any(x is not y for x, y in zip(leaves(named), leaves(kwargs))):
+            changed, kwargs = True, named
+    if not changed:
         return node
-    args, kwargs = map_leaves((node.args, node.kwargs), lambda x: env.get(x, x) if type(x) is Node else x)
-    out = Node(node.name, node.op, node.target, args, kwargs, node.val, node.loc)
+    out = Node(node.name, node.op, node.target, tuple(args), kwargs, node.val, node.loc)
     out.tags = node.tags
     return out
+
+
+def _inside(x: Any, env: Mapping[Node, Node]) -> Any:
+    """A nested argument with nodes looked up; the same object when none changed."""
+    if type(x) is not slice:
+        for y in x:
+            if type(y) not in SIMPLE:
+                break
+        else:
+            return x
+    out = substituted(x, env)
+    return out if any(a is not b for a, b in zip(leaves(out), leaves(x))) else x
 
 
 def substituted(tree: Any, env: Mapping[Node, Node]) -> Any:
