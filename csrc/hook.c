@@ -149,8 +149,9 @@ static int extra_add(Extra *x, Entry *e) {
         x->entries = grown;
         x->room = room;
     }
-    memmove(x->entries + 1, x->entries, x->n * sizeof *x->entries);
-    x->entries[0] = (Entry *)Py_NewRef(e);
+    Py_ssize_t at = e->code ? 0 : x->n; /* "run the original" comes last: only when no version fits */
+    memmove(x->entries + at + 1, x->entries + at, (x->n - at) * sizeof *x->entries);
+    x->entries[at] = (Entry *)Py_NewRef(e);
     x->n++;
     x->changes++;
     return 0;
@@ -280,7 +281,7 @@ again:;
             ok = *inputs != NULL;
         }
         if (ok) {
-            if (i > 0 && changes == x->changes) {
+            if (i > 0 && e->code != NULL && changes == x->changes) {
                 memmove(x->entries + 1, x->entries, i * sizeof *x->entries);
                 x->entries[0] = e;
             }

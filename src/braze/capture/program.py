@@ -1,8 +1,8 @@
 """Guards to a native program: one instruction for each step to a value and each condition on it.
 
 The sources form a tree; the program walks it depth first, each step once, and checks the guards of a value before it
-steps below it.  Conditions on several values, and those that call Python, come last.  The program also returns the values
-at ``reads``, which it reaches on the way: the tensors that the compiled graph takes.
+steps below it.  Conditions on several values, and those that call Python, come last.  The program also returns the
+values at ``reads``, which it reaches on the way: the tensors that the compiled graph takes.
 
     guards: x is a tensor f32[64, 256], self.w is a Parameter f32[256, 256];  reads: x, self.w
 

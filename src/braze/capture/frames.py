@@ -1,0 +1,282 @@
+"""Sessions: the Python side of the frame hook.
+
+``with Session(pipeline):`` turns the hook on for the thread.  A frame that is about to start and has no compiled
+version whose guards hold comes to :meth:`Session.callback`, which captures it, compiles its guards and leaves an entry
+on the code object.  The hook then looks again.  Frames below the first one are treated alike: those that capture has
+inlined never start, those that follow a graph break do, and library machinery is marked to be left alone.
+
+A code object gets at most ``config.recompile_limit`` versions for one root object (one ``self``, say); after that its
+original code runs for that object whenever no version fits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any, Protocol
+
+from braze import _C  # type: ignore[attr-defined]
+from braze.errors import CompileWarning, Unsupported
+from braze.events import CompileLog, Recompile
+
+from .captured import Captured, CaptureFunction, Skip
+from .guards import MISSING, GuardSet, IdIs, failure
+from .program import compile_guards
+from .skip import skip_reason
+from .source import FrameValues, LocalSource
+
+logger = logging.getLogger("braze")
+OBJECTS_PER_CODE = 16  # root objects for which one code object may have a full set of versions
+
+_lock = threading.RLock()  # one capture at a time: the stages below are not made for more
+_codes: dict[int, weakref.ref[CodeType]] = {}  # code objects that have entries or marks
+
+
+class Pipeline(Protocol):
+    """What capture needs of the pipeline above it."""
+
+    settings: Any  # fullgraph, dynamic, config
+    log: CompileLog
+
+    def compile_graph(self, graph: Any, types: Any, inputs: Any) -> Any: ...
+
+
+@dataclass(slots=True)
+class Version:
+    """What Python keeps with an entry: why it holds, and what it cost."""
+
+    guards: GuardSet
+    seconds: float = 0.0
+    reason: str = ""  # why an earlier version did not do
+    gave_up: bool = False
+    roots: list[IdIs] = field(default_factory=list)
+
+    def alive(self) -> bool:
+        """False once an object that a guard names is gone: the guards can never hold again."""
+        return not any(isinstance(g, IdIs) and g.ref() is MISSING for g in self.guards)
+
+    def same_roots(self, frame: FrameValues) -> bool:
+        """Whether the frame's arguments are the objects that this version was made for."""
+        return all(failure(g, frame) is None for g in self.roots)
+
+
+class Session(_C.Session):  # type: ignore[misc]
+    """One ``braze.compile`` call: what it captures, and how. A context manager; may be entered by several threads."""
+
+    def __init__(self, pipeline: Pipeline, capture: CaptureFunction | None = None) -> None:
+        self.pipeline = pipeline
+        self.capture = capture or _default_capture()
+        self._own: dict[int, weakref.ref[CodeType]] = {}
+        self._warned = False
+        weakref.finalize(self, _drop, self.id, self._own)
+
+    @property
+    def log(self) -> CompileLog:
+        return self.pipeline.log
+
+    # ---- the hook's question
+
+    def callback(self, code: CodeType, function: FunctionType, args: tuple[Any, ...]) -> bool:
+        """A frame without a version that fits. True: look again, there is one now. False: run the original."""
+        if skip_reason(code) is not None:
+            _remember(code, _codes)
+            _C.skip(code)
+            return False
+        frame = FrameValues(function, args)
+        waited = not _lock.acquire(blocking=False)
+        if waited:
+            _lock.acquire()
+        try:
+            if waited and self._fits(code, frame):
+                return True
+            return self._miss(code, frame)
+        finally:
+            _lock.release()
+
+    def _entries(self, code: CodeType) -> list[Any]:
+        return [e for e in _C.entries(code) if e.session == self.id]
+
+    def _fits(self, code: CodeType, frame: FrameValues) -> bool:
+        """Whether another thread has made a version that fits while this one waited."""
+        return any(
+            e.guard is None or e.guard.check(frame.function, tuple(frame.args)) is not None for e in self._entries(code)
+        )
+
+    def _miss(self, code: CodeType, frame: FrameValues) -> bool:
+        entries = []
+        for e in self._entries(code):
+            if e.info.alive():
+                entries.append(e)
+            else:
+                _C.remove_entries(code, self.id, e)
+        reason = ""
+        if entries:
+            reason = entries[0].info.guards.explain_failure(frame) or "the native guards disagree with their meaning"
+            logger.info("recompile %s: %s", frame_name(code), reason)
+        same = [e for e in entries if not e.info.gave_up and e.info.same_roots(frame)]
+        limit: int = self.pipeline.settings.config.recompile_limit
+        if len(same) >= limit:
+            self._give_up(code, same[0].info, f"it was compiled {limit} times; the last guard that failed: {reason}")
+            return False
+        if len(entries) >= limit * OBJECTS_PER_CODE:
+            self._give_up(
+                code, None, f"it was compiled for {OBJECTS_PER_CODE} objects; the last guard that failed: {reason}"
+            )
+            return False
+        start = time.perf_counter()
+        done = self._capture(code, frame)
+        if done is None:
+            return False
+        version, compiled = done
+        version.seconds, version.reason = time.perf_counter() - start, reason
+        if reason:
+            self.log.recompiles.append(Recompile(frame_name(code), reason, version.seconds))
+        return compiled
+
+    # ---- capture
+
+    def _capture(self, code: CodeType, frame: FrameValues) -> tuple[Version, bool] | None:
+        compiling = sum(sum(r.seconds.values()) for r in self.log.graphs)
+        start = time.perf_counter()
+        try:
+            got = self.capture(code, frame.function, tuple(frame.args), self)
+        except Exception as e:
+            settings = self.pipeline.settings
+            if settings.fullgraph or settings.config.strict:
+                raise
+            if isinstance(e, Unsupported):
+                self.log.add_break(e.what, None, e.hint)
+            self._fall_back(code, f"{type(e).__name__}: {e}", quiet=isinstance(e, Unsupported))
+            return None
+        finally:
+            compiled = sum(sum(r.seconds.values()) for r in self.log.graphs) - compiling
+            spent = time.perf_counter() - start - compiled
+            self.log.seconds["capture"] = self.log.seconds.get("capture", 0.0) + spent
+        if isinstance(got, Skip):
+            self._skip(code, got)
+            return None
+        return self._install(code, frame, got)
+
+    def _install(self, code: CodeType, frame: FrameValues, got: Captured) -> tuple[Version, bool] | None:
+        program = compile_guards(got.guards, got.reads)
+        if program.check(frame.function, tuple(frame.args)) is None:
+            why = got.guards.explain_failure(frame)
+            text = f"the guards of {frame_name(code)} do not hold for the frame that they were made from: {why}"
+            if self.pipeline.settings.config.strict:
+                raise AssertionError(text)
+            self._fall_back(code, text)
+            return None
+        roots = [g for g in got.guards if isinstance(g, IdIs) and isinstance(g.source, LocalSource)]
+        version = Version(got.guards, roots=roots)
+        self._add(code, program, got.code, version)
+        return version, True
+
+    def _add(self, code: CodeType, program: Any, replacement: CodeType | None, version: Version) -> None:
+        _remember(code, _codes)
+        _remember(code, self._own)
+        _C.add_entry(code, self, program, replacement, version)
+
+    # ---- not compiling
+
+    def _skip(self, code: CodeType, skip: Skip) -> None:
+        logger.debug("not captured: %s: %s", frame_name(code), skip.reason)
+        if skip.everywhere:
+            _remember(code, _codes)
+            _C.skip(code)
+        else:
+            self._add(code, None, None, Version(GuardSet(), reason=skip.reason))
+
+    def _give_up(self, code: CodeType, like: Version | None, reason: str) -> None:
+        """Run the original when no version fits, for the root objects of ``like`` (None: for all)."""
+        logger.warning("braze stops compiling %s: %s", frame_name(code), reason)
+        roots = like.roots if like is not None else []
+        guards = GuardSet(roots)
+        program = compile_guards(guards) if roots else None
+        self._add(code, program, None, Version(guards, reason=reason, gave_up=True, roots=roots))
+
+    def _fall_back(self, code: CodeType, reason: str, quiet: bool = False) -> None:
+        logger.info("%s runs in eager: %s", frame_name(code), reason)
+        if not quiet and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"braze could not capture {frame_name(code)} and runs it in eager: {reason}\n"
+                "  (BRAZE_STRICT=1 raises this instead)",
+                CompileWarning,
+                stacklevel=2,
+            )
+        self._add(code, None, None, Version(GuardSet(), reason=reason))
+
+    # ---- for reports
+
+    def versions(self) -> Iterator[tuple[str, Version, int]]:
+        """(frame, version, how often it ran) of everything that this session has compiled or given up."""
+        for ref in list(self._own.values()):
+            code = ref()
+            for e in self._entries(code) if code is not None else ():
+                yield frame_name(code), e.info, e.hits
+
+    def describe_guards(self) -> list[str]:
+        """The guards of every version, in the user's terms, a heading before each."""
+        out: list[str] = []
+        for name, version, hits in self.versions():
+            out.append(f"{name} ({hits} runs, {version.seconds:.2f} s to compile)")
+            out += [f"  {line}" for line in version.guards.describe()]
+        return out
+
+
+def frame_name(code: CodeType) -> str:
+    """``Model.forward (model.py:12)``."""
+    return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+
+
+def reset() -> None:
+    """Forget everything compiled, in all sessions: the next call captures again."""
+    with _lock:
+        for ref in list(_codes.values()):
+            code = ref()
+            if code is not None:
+                _C.remove_entries(code)
+                _C.skip(code, False)
+        _codes.clear()
+
+
+def counters() -> dict[str, int]:
+    """Process-wide counts: hits, misses, frames that were grown in place, frames that ran as functions of their own."""
+    out: dict[str, int] = _C.counters()
+    return out
+
+
+def _remember(code: CodeType, where: dict[int, weakref.ref[CodeType]]) -> None:
+    key = id(code)
+    if key not in where:
+        where[key] = weakref.ref(code, lambda _: where.pop(key, None))
+
+
+def _drop(session: int, codes: dict[int, weakref.ref[CodeType]]) -> None:
+    """A session is gone: so are its versions."""
+    for ref in list(codes.values()):
+        code = ref()
+        if code is not None:
+            _C.remove_entries(code, session)
+
+
+def _default_capture() -> CaptureFunction:
+    from .vm import capture_frame
+
+    return capture_frame
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _C.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,59 @@
+"""Which code is never captured as a frame of its own: torch's machinery, the standard library, braze.
+
+Such code may still be inlined into a captured frame by the interpreter; this is about frames that Python enters.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from pathlib import Path
+from types import CodeType
+
+import torch
+
+_GENERATOR = 0x20 | 0x80 | 0x200  # generator, coroutine, async generator
+_PSEUDO_FILES = ("<frozen", "<braze", "<attrs", "<__array_function__")
+
+
+def _folder(path: str | Path) -> str:
+    return os.path.realpath(path) + os.sep
+
+
+@functools.cache
+def _machinery() -> tuple[str, ...]:
+    return _folder(Path(torch.__file__).parent), _folder(Path(__file__).parents[1])
+
+
+@functools.cache
+def _kept() -> tuple[str, ...]:
+    """torch's Python code that is compiled like a user's: layers, functional, optimizers."""
+    root = Path(torch.__file__).parent
+    return _folder(root / "nn" / "modules"), _folder(root / "optim"), os.path.realpath(root / "nn" / "functional.py")
+
+
+@functools.cache
+def _standard() -> tuple[str, ...]:
+    return tuple(_folder(p) for name in ("stdlib", "platstdlib") if (p := sysconfig.get_path(name)))
+
+
+@functools.lru_cache(maxsize=4096)
+def skipped_file(filename: str) -> bool:
+    """Whether code from this file is machinery."""
+    if filename.startswith("<"):
+        return filename.startswith(_PSEUDO_FILES)
+    path = os.path.realpath(filename)
+    if path.startswith(_kept()):
+        return path.endswith(f"{os.sep}nn{os.sep}modules{os.sep}module.py")
+    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return path.startswith(_machinery()) or (path.startswith(_standard()) and not installed)
+
+
+def skip_reason(code: CodeType) -> str | None:
+    """Why frames of this code are never captured, or None."""
+    if code.co_flags & _GENERATOR:
+        return "a generator or coroutine"
+    if skipped_file(code.co_filename):
+        return "library machinery"
+    return None
