@@ -1,1 +1,19 @@
 """braze: a compiler for PyTorch programs. ``braze.compile(model)`` where you wrote ``torch.compile(model)``."""
+
+from .api import compile  # noqa: A004
+from .backends import list_backends, register_backend
+from .config import Config
+from .errors import BrazeError, CompileWarning, Unsupported
+from .report import explain
+
+__version__ = "0.1.0"
+__all__ = [
+    "BrazeError",
+    "CompileWarning",
+    "Config",
+    "Unsupported",
+    "compile",
+    "explain",
+    "list_backends",
+    "register_backend",
+]

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from .capture import frames
+from . import capture
+from .capture import capture_frame, captured, frames
 from .config import Config
 from .events import CompileLog
 from .pipeline import Pipeline, Settings
@@ -86,10 +87,28 @@ def make_settings(
 
 def _compile(model: Any, settings: Settings) -> Any:
     pipeline = Pipeline(settings)
-    session = frames.Session(pipeline)
+    session = frames.Session(pipeline, _capture)
     if isinstance(model, torch.nn.Module):
         return _compile_module(model, settings, session)
     return _compile_callable(model, session)
+
+
+def _capture(code: types.CodeType, function: types.FunctionType, args: tuple[Any, ...], session: Any) -> Any:
+    """The frame hook's question to the bytecode interpreter."""
+    pipeline = session.pipeline
+    got = capture_frame(
+        code,
+        function,
+        args,
+        compile_graph=pipeline.compile_graph,
+        config=pipeline.settings.config,
+        fullgraph=pipeline.settings.fullgraph,
+    )
+    if isinstance(got, capture.Skip):
+        return captured.Skip(got.reason, got.always)
+    for reason, loc in got.breaks:
+        pipeline.log.add_break(reason, loc)
+    return captured.Captured(got.code, got.guards, got.sources)
 
 
 def _compile_callable(fn: Callable[..., Any], session: Any) -> Callable[..., Any]:
