@@ -89,13 +89,13 @@ def _tensor_offset() -> int:
 
 
 _SLEEF = (
-    "exp2 exp10 expm1 log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "exp log pow atan2 lgamma fmod hypot nextafter"
+    "exp2 exp10 expm1 log2 log10 log1p sin cos tan asin acos atan tanh atanh erf erfc exp log "
+    "pow atan2 lgamma nextafter"
 ).split()
 
 
 def _sleef_names() -> list[str]:
-    accuracy = {"erfc": "_u15", "fmod": "", "hypot": "_u05", "nextafter": ""}
+    accuracy = {"erfc": "_u15", "nextafter": ""}
     shapes = ("f16", "f8", "f4", "d8", "d4", "d2")
     return [f"Sleef_{f}{s}{accuracy.get(f, '_u10')}" for f in _SLEEF for s in shapes]
 
@@ -274,10 +274,11 @@ def imports_of(text: str) -> list[str]:
     return [n for n in names if not n.startswith("llvm.")]
 
 
-def load_kernels(sources: Sequence[Source], config: Config | None = None) -> list[Kernel]:
-    """One Python function a source, in order: from this process, the disk cache, or compiled (in threads)."""
-    config = config or Config()
-    target = host_target()
+def load_kernels(sources: Sequence[Source], config: Config | None = None, target: Target | None = None) -> list[Kernel]:
+    """One Python function a source, in order: from this process, the disk cache, or compiled (in threads).
+    ``target``: the machine to compile for, when it should be less than the running one."""
+    config = config or Config.from_env()
+    target = target or host_target()
     cache = _object_cache(config.cache_path if config.disk_cache else None)
     keys = [content_key(s.text, target.key, _versions(), str(CODEGEN_LEVEL)) for s in sources]
     objects: dict[str, bytes] = {}

@@ -160,6 +160,11 @@ class Builder:
     def concat(self, parts: Sequence[V]) -> V:
         """Equal-width parts (a power of two of them) joined in order."""
         parts = list(parts)
+        if parts[0].lanes == 1 and len(parts) > 1:
+            out = V("poison", parts[0].elem, len(parts), True)
+            for k, x in enumerate(parts):
+                out = self.let(x.elem, len(parts), f"insertelement {out.typed}, {x.typed}, i64 {k}")
+            return out
         while len(parts) > 1:
             n = 2 * parts[0].lanes
             mask = ", ".join(f"i32 {i}" for i in range(n))
@@ -264,6 +269,8 @@ class Builder:
 
         hi - lo need not be a multiple of step: the body runs while i < hi.
         """
+        if lo.const and hi.const and 0 < int(hi.name) - int(lo.name) <= step:
+            return [self.splat(n, a.lanes) for n, a in zip(body(lo, list(accumulators)) or (), accumulators)]
         head, exit_ = self.fresh("loop"), self.fresh("done")
         before = self.block
         if runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from braze.inductor.loops.ir import Axis, Compute, Const, Index, Instr, Load, Reduce, Store
-from braze.ir import IntLike, Symbol, product
+from braze.ir import IntLike, Symbol, coefficient, mod, product
 from braze.runtime.cpu import Target
 
 from . import llvm_index as ix
@@ -13,6 +13,7 @@ from .llvm_builder import ELEM, Builder, V
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, convert, emit_compute
 from .llvm_plan import Plan, arguments, estimate, is_point, needed_in_pass, row_instrs
+from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold, fold_of, merge_all
 
 RUN = 64
@@ -159,9 +160,7 @@ class Writer:
             width = lanes
             while not out and width // 2 >= rest:
                 width //= 2
-            mask = (
-                V(f"bitcast (i{width} {(1 << rest) - 1} to <{width} x i1>)", "i1", width, True) if width > 1 else None
-            )
+            mask = _first_lanes(rest, width) if width > 1 else None
             return self._with_lanes(Lanes(axis.index, width, mask), lambda: list(body(main, out)))
 
         def run() -> list[V]:
@@ -403,7 +402,20 @@ class Writer:
         args = [self.scope.values[a] for a in i.args]
         if i.fn == "check_index":
             return self._check_index(i, args[0])
+        if i.fn == "philox":
+            return self._philox(i, args)
         return emit_compute(Site(self.b, i, self.target.vector_math), args)
+
+    def _philox(self, i: Compute, args: list[V]) -> V:
+        """Neighbouring lanes with neighbouring indices share their Philox blocks."""
+        source, lanes = i.args[2], self.lanes
+        if isinstance(source, Index) and lanes.count >= 4 and args[0].lanes == args[1].lanes == 1 and lanes.axis:
+            e = self.nest.indices[source]
+            axis = ix.Expr({(lanes.axis,): 1})
+            aligned = coefficient(e, lanes.axis) == 1 and mod(e - axis, 4) == 0
+            if aligned:
+                return philox_row(self.b, args[0], args[1], ix.scalar_index(self.b, e, self.scope), lanes.count)
+        return philox(self.b, *args)
 
     def _check_index(self, i: Compute, v: V) -> V:
         """Wrap a negative index; out of range: raise the module's flag and use 0."""
@@ -421,6 +433,13 @@ class Writer:
             any_bad = bad
         b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr @failed monotonic, align 4") or ())
         return b.select(bad, b.splat(b.like(v, 0), bad.lanes), wrapped)
+
+
+def _first_lanes(count: int, width: int) -> V:
+    """The constant mask of the first ``count`` lanes."""
+    if width >= 8:  # LLVM's code generator crashes on casts of integers that are narrower than a byte
+        return V(f"bitcast (i{width} {(1 << count) - 1} to <{width} x i1>)", "i1", width, True)
+    return V("<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(width)) + ">", "i1", width, True)
 
 
 def _runs(size: IntLike) -> bool:

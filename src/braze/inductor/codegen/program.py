@@ -50,7 +50,7 @@ def emit_host(program: Program) -> str:
 
 def compile_program(program: Program, config: Config | None = None) -> CompiledProgram:
     """Generate, compile and bind. Unsupported names what the code generator cannot do."""
-    config = config or Config()
+    config = config or Config.from_env()
     writer = HostWriter(program, kernel_order)
     text = writer.write()
     sources = {key: _EMITTED.get(key) for key in writer.kernels}
