@@ -32,9 +32,15 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), typ
 _BY_VALUE = (*_ATOMS, torch.device, range, slice, frozenset)
 
 
+class Frozen(ConstSource):
+    """An object held by the compiled code that nobody changes, nor anything that it holds: no guards below it."""
+
+    __slots__ = ()
+
+
 def _fixed(source: Source | None) -> bool:
     """Whether the value at the source cannot change: made by the trace, or held by the compiled code."""
-    return source is None or isinstance(source, ConstSource)
+    return source is None or isinstance(source, ConstSource) or isinstance(source.root, Frozen)
 
 
 class Guards:
@@ -73,19 +79,19 @@ class Guards:
 
     def keys(self, source: Source | None, raw: dict[Any, Any]) -> None:
         """The dict has exactly these keys, in this order."""
-        if source is not None:
+        if source is not None and not isinstance(source.root, Frozen):
             if raw:
                 self.set.add(DictKeys(source, tuple(dict.keys(raw))))
             else:
                 self.set.add(Truth(source, False))
 
     def has_key(self, source: Source | None, key: Any, present: bool) -> None:
-        if source is not None:
+        if source is not None and not isinstance(source.root, Frozen):
             self.set.add(DictHas(source, key, present))
 
     def set_(self, source: Source | None, raw: Any) -> None:
         """The set's items, which must be constants."""
-        if source is not None:
+        if source is not None and not isinstance(source.root, Frozen):
             frozen = frozenset(raw)
             self.set.add(EqualsConst(source.call(frozenset, "frozenset({})"), frozen))
 
@@ -101,7 +107,8 @@ class Guards:
             self.set.add(HasNoAttr(source, name))
 
     def not_none(self, source: Source | None) -> None:
-        if source is not None:
+        if not _fixed(source):
+            assert source is not None
             self.set.add(NotNone(source))
 
     def empty(self, source: Source) -> None:

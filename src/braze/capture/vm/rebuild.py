@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from braze.capture.emit import Emitter
-from braze.capture.source import FunctionSource, Source
+from braze.capture.source import FrameValues, FunctionSource, Source
 from braze.ir import Node
 
+from .guarding import Frozen
 from .signals import unsupported
 from .values.base import NULL, Const, Value
 from .values.tensor import TensorValue
@@ -111,7 +112,9 @@ class Rebuilder:
             self._busy.discard(v)
 
     def _load_source(self, source: Source) -> None:
-        if source in self._read_index or isinstance(source.root, FunctionSource):
+        if isinstance(source.root, Frozen):
+            self.e.load_const(source.get(FrameValues(self.vm.function, ())))
+        elif source in self._read_index or isinstance(source.root, FunctionSource):
             self.e.load_input(self.read(source))
         else:
             self.e.load_source(source)

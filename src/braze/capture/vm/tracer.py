@@ -112,6 +112,7 @@ class Tracer:
     exception_matches = exceptions.exception_matches
     wrap = wrapping.wrap
     wrap_static = wrapping.wrap_static
+    wrap_frozen = wrapping.wrap_frozen
     wrap_shared = wrapping.wrap_shared
     wrap_default = wrapping.wrap_default
     wrap_cell = wrapping.wrap_cell

@@ -11,6 +11,7 @@ from types import (
     CellType,
     ClassMethodDescriptorType,
     FunctionType,
+    MappingProxyType,
     MethodDescriptorType,
     MethodType,
     ModuleType,
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 
 from .attributes import find
+from .guarding import Frozen
 from .registry import is_static
 from .signals import unsupported
 from .values.base import FALSE, NONE, TRUE, Const, Value
@@ -219,6 +221,19 @@ def _user_tuple(vm: Tracer, raw: Any, source: Source | None) -> Value:
     return v
 
 
+def _mapping_proxy(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    if source is not None and not isinstance(source.root, Frozen):
+        unsupported("a mappingproxy of an existing object")
+    items = {k: wrap(vm, v, source.item(k) if source is not None else None) for k, v in raw.items()}
+    return DictValue({vm.internal_key(k, None, 0): v for k, v in items.items()}, MappingProxyType)
+
+
+def wrap_frozen(vm: Tracer, raw: Any, label: str) -> Value:
+    """The value of an object that nobody changes, made while tracing or known to be immutable all the way down."""
+    vm.keep.append(raw)
+    return wrap(vm, raw, Frozen(raw, label))
+
+
 def _by_base(raw: Any) -> Wrapper:
     for base, maker in _BASES:
         if isinstance(raw, base):
@@ -251,6 +266,7 @@ WRAPPERS: dict[type, Wrapper] = {
     CellType: _cell,
     type(functools.lru_cache(lambda: None)): lambda vm, raw, source: BuiltinValue(raw, source),
     functools.partial: _partial,
+    MappingProxyType: _mapping_proxy,
     staticmethod: _wrapper,
     classmethod: _wrapper,
     property: _wrapper,

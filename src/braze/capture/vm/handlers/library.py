@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 import weakref
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import BINDERS, find
@@ -26,7 +27,7 @@ from ..values.iterators import ItemsIterator, LazyIterator
 from ..values.mappings import DictValue, SetValue
 from ..values.objects import ObjectValue
 from ..values.sequences import ListValue, TupleValue
-from ..values.statics import BuiltinValue
+from ..values.statics import BuiltinValue, FunctionValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -38,6 +39,17 @@ for _f in (random.random, random.randint, random.choice, random.shuffle, random.
     BREAKS[_f] = (f"random.{_f.__name__}()", "use torch's random functions")
 for _f in (logging.Logger._log, logging.Logger.isEnabledFor, warnings.warn):
     BREAKS[_f] = (f"{_f.__qualname__}()", "")
+
+
+@handles(inspect.signature)
+def signature(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    v = args[0]
+    func, bound = (v.func, True) if isinstance(v, MethodValue) else (v, False)
+    if kwargs or not isinstance(func, FunctionValue):
+        unsupported(f"inspect.signature() of a {v.pytype(vm).__name__}")
+    raw = func.as_const(vm)
+    real = inspect.signature(MethodType(raw, object()) if bound else raw)
+    return vm.wrap_frozen(real, "signature")
 
 
 # ---- functools
