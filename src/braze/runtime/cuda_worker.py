@@ -1,8 +1,8 @@
 """Compiles Triton source to machine code: a worker process' main program, and the function that it runs.
 
-Imports triton and nothing of braze or torch, so that a worker is up in the time that ``import triton`` takes.  Run as a script
-it serves requests on its standard input, one at a time, until the input closes: each message is a length (8 bytes,
-little-endian), JSON of that length, and for an answer the binary after it.
+Imports triton and nothing of braze or torch, so that a worker is up in the time that ``import triton`` takes.  Run as a
+script it serves requests on its standard input, one at a time, until the input closes: each message is a length
+(8 bytes, little-endian), JSON of that length, and for an answer the binary after it.
 
 A request: ``{"name", "source", "signature": [[argument, type]...], "constants": {name: int}, "num_warps", "num_stages",
 "aligned", "assertions", "target": "cuda:90"}``; the answer's JSON is the metadata (``shared``, ``name``,
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import signal
 import struct
 import sys
 from typing import Any, BinaryIO
@@ -111,6 +112,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; the closed input ends this one
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # what triton prints must not end up among the answers
     serve(sys.stdin.buffer, out)

@@ -4,17 +4,19 @@ The running example's softmax, ``x: i0 < 64, r: r0 < 256``, becomes (one line a 
 
     @triton.jit
     def persistent_sub_exp_div(in_ptr0, out_ptr0, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
-        xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]
-        rindex = tl.arange(0, RBLOCK)[None, :]
-        v0 = tl.load(in_ptr0 + (256*xindex + rindex))
-        v1 = tl.reduce(v0, 1, bz_max_nan)[:, None]
-        v2 = v0 - v1
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)
+        rindex = tl.arange(0, RBLOCK)
+        v0 = tl.load(in_ptr0 + (256*xindex[:, None] + rindex[None, :]))
+        v1 = tl.reduce(v0, 1, bz_max_nan)
+        v2 = v0 - v1[:, None]
         v3 = libdevice.exp(v2)
-        v4 = tl.sum(v3, 1)[:, None]
-        v5 = tl.div_rn(v3, v4)
-        tl.store(out_ptr0 + (256*xindex + rindex), v5)
+        v4 = tl.sum(v3, 1)
+        v5 = tl.div_rn(v3, v4[:, None])
+        tl.store(out_ptr0 + (256*xindex[:, None] + rindex[None, :]), v5)
 
-The text names nothing of the program (buffers are ``in_ptr0``...), so equal layers give equal text.  All loads of a
+A value that varies along one block dim is a vector, put along its dim where it meets the block (so a row's value is
+loaded once a thread, not once a column).  The text names nothing of the program (buffers are ``in_ptr0``...), so equal layers give equal text.  All loads of a
 kernel come before its stores where that is not a matter of values: a store may go to the memory of a load's buffer.
 """
 
@@ -40,6 +42,7 @@ from .triton_reduce import accumulate, finish, fold, start
 from .triton_tiling import H200, Card, Dim, Tiling, choose
 
 Dims = frozenset[str]
+Bound = dict[Symbol, tuple[str, Dims]]
 NONE: Dims = frozenset()
 HEADER = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
 
@@ -123,32 +126,36 @@ class _Emitter:
 
     def shape(self, dims: Dims) -> str:
         """The block shape of a value that varies along ``dims``."""
-        return "[" + ", ".join(d.block if d.name in dims else "1" for d in self.tiling.blocks) + "]"
+        return "[" + ", ".join(d.block for d in self.tiling.blocks if d.name in dims) + "]"
 
-    def spread(self, name: str) -> str:
-        """The subscript that puts a vector along one block dim."""
-        if len(self.tiling.blocks) == 1:
-            return ""
-        return "[" + ", ".join(":" if d.name == name else "None" for d in self.tiling.blocks) + "]"
+    def along(self, text: str, have: Dims, want: Dims) -> str:
+        """A value that varies along ``have`` as an operand of one that varies along ``want``."""
+        if len(have) != 1 or len(want) < 2:
+            return text
+        (name,) = have
+        places = ", ".join(":" if d.name == name else "None" for d in self.tiling.blocks)
+        return f"{_group(text)}[{places}]"
 
-    def widen(self, text: str, have: Dims, want: Dims) -> str:
-        """``text`` (integers that vary along ``have``) with the shape of ``want``."""
-        return text if want <= have else f"{_group(text)} + tl.zeros({self.shape(want)}, tl.int32)"
+    def full(self, text: str, have: Dims, want: Dims) -> str:
+        """The same with the whole shape of ``want``."""
+        return text if have == want else f"tl.broadcast_to({self.along(text, have, want)}, {self.shape(want)})"
 
     def mask(self, dims: Dims, extra: Value | None = None) -> str:
         """The condition under which an element along ``dims`` exists; "" for always."""
-        parts = [f"{d.name}mask" for d in self.tiling.blocks if d.name in dims and d.name in self.masked]
+        inside = [d.name for d in self.tiling.blocks if d.name in dims and d.name in self.masked]
+        parts = [self.along(f"{n}mask", frozenset((n,)), dims) for n in inside]
         if extra is not None:
-            parts.append(self.use(extra))
+            parts.append(self.use(extra, dims))
         return " & ".join(parts)
 
-    def use(self, value: Value, literals: bool = False) -> str:
-        """The name of a value; a constant's text, plain where the context gives it its type."""
+    def use(self, value: Value, want: Dims = NONE, literals: bool = False) -> str:
+        """The name of a value, as an operand of one that varies along ``want``; a constant's text, plain where the
+        context gives it its type."""
         if isinstance(value, Const):
             return (ops.literal if literals else ops.constant)(value.value, value.dtype)
         if isinstance(value, Index) and value not in self.names:
             self.index_value(value)  # written where it is used: often only its expression is
-        return self.names[value]
+        return self.along(self.names[value], self.dims[value], want)
 
     def dim(self, value: Value) -> Dims:
         """The block dims along which a value varies."""
@@ -161,38 +168,31 @@ class _Emitter:
 
     # ---- index expressions ----
 
-    def index(self, e: IntLike, bound: dict[Symbol, tuple[str, Dims]] | None = None) -> tuple[str, Dims]:
-        """An index expression as text, and the block dims along which it varies."""
+    def index(self, e: IntLike, bound: Bound | None = None, want: Dims = NONE) -> tuple[str, Dims]:
+        """An index expression as text, and the block dims along which it varies (with ``want``)."""
         if not isinstance(e, Expr):
             return str(e), NONE
-        dims: set[str] = set()
+        parts = {a: (bound or {}).get(a) or self.atom(a, bound) for a in _atoms(e)}  # type: ignore[call-overload]
+        dims = want.union(*(d for _, d in parts.values()))
+        return to_str(e, lambda a: self.along(*parts[a], dims)), NONE.union(*(d for _, d in parts.values()))
 
-        def atom(a: Atom) -> str:
-            name, d = (bound or {}).get(a) or self.atom(a, bound)  # type: ignore[call-overload]
-            dims.update(d)
-            return str(name)
-
-        text = to_str(e, atom)
-        return text, frozenset(dims)
-
-    def atom(self, a: Atom, bound: dict[Symbol, tuple[str, Dims]] | None) -> tuple[str, Dims]:
+    def atom(self, a: Atom, bound: Bound | None) -> tuple[str, Dims]:
+        """One factor of an index expression; a quotient or remainder gets a line of its own."""
         found = self.atoms.get(a)
         if found is not None:
             return found
         if isinstance(a, Symbol):
-            out = self._symbol(a)
-        else:
-            assert isinstance(a, Call)
-            (x, dx), (y, dy) = self.index(a.args[0], bound), self.index(a.args[1], bound)
-            dims = dx | dy
-            base = next(iter(dims)) if len(dims) == 1 else "i"
-            name = f"{base}{self.counter}"
-            self.counter += 1
-            self.line(f"{name} = {_call_text(a, x, y)}")
-            out = (name, dims)
+            return self._symbol(a)
+        assert isinstance(a, Call)
+        dims = self.index(a.args[0], bound)[1] | self.index(a.args[1], bound)[1]
+        (x, _), (y, _) = self.index(a.args[0], bound, dims), self.index(a.args[1], bound, dims)
+        base = next(iter(dims)) if len(dims) == 1 else "i"
+        name = f"{base}{self.counter}"
+        self.counter += 1
+        self.line(f"{name} = {_call_text(a, x, y)}")
         if not (bound and symbols(Expr({(a,): 1})) & set(bound)):
-            self.atoms[a] = out
-        return out
+            self.atoms[a] = name, dims
+        return name, dims
 
     def _symbol(self, s: Symbol) -> tuple[str, Dims]:
         for d in self.tiling.dims:
@@ -218,7 +218,7 @@ class _Emitter:
         return self.result()
 
     def prologue(self) -> None:
-        """The index and mask of every dim but a looped r."""
+        """The index and mask of every dim but r."""
         programs = self.tiling.programs
         cast = ".to(tl.int64)" if self.wide else ""
         rest = "tl.program_id(0)" + cast
@@ -237,7 +237,7 @@ class _Emitter:
                 self.line(f"{d.name}index = {here}")
                 continue
             self.line(f"{d.name}offset = {here} * {d.block}")
-            self.line(f"{d.name}index = {d.name}offset + tl.arange(0, {d.block}){self.spread(d.name)}")
+            self.line(f"{d.name}index = {d.name}offset + tl.arange(0, {d.block})")
             if d.name in self.masked:
                 self.line(f"{d.name}mask = {d.name}index < {count}")
 
@@ -249,7 +249,7 @@ class _Emitter:
             return
         saved = dict(self.atoms)
         start = f"{offset} + " if offset else ""
-        self.line(f"rindex = {start}tl.arange(0, RBLOCK){self.spread('r')}")
+        self.line(f"rindex = {start}tl.arange(0, RBLOCK)")
         if "r" in self.masked:
             self.line(f"rmask = rindex < {self.size(self.block['r'].numel, 'rnumel')}")
         yield
@@ -299,7 +299,7 @@ class _Emitter:
         else:
             self.define(i, f"{_group(text)}.to({t})", dims)
 
-    def bind(self, indirect: tuple[tuple[Symbol, Value], ...]) -> dict[Symbol, tuple[str, Dims]]:
+    def bind(self, indirect: tuple[tuple[Symbol, Value], ...]) -> Bound:
         """Indirect index symbols to the text of their values."""
         out = {}
         for s, v in indirect:
@@ -311,10 +311,13 @@ class _Emitter:
 
     def address(self, i: Load | Store, want: Dims = NONE) -> tuple[str, Dims]:
         """Pointer text and its dims, at least ``want``."""
-        text, dims = self.index(self.flat[i], self.bind(i.indirect))
         if i.mask is not None:
             want = want | self.dim(i.mask)
-        text, dims = self.widen(text, dims, want), dims | want
+        bound = self.bind(i.indirect)
+        want = want | self.index(self.flat[i], bound)[1]
+        text, dims = self.index(self.flat[i], bound, want)
+        if dims != want:
+            text, dims = f"{_group(self.along(text, dims, want))} + tl.zeros({self.shape(want)}, tl.int32)", want
         pointer = self.pointer[i.buffer]
         return (pointer if text == "0" else f"{pointer} + {_group(text)}"), dims
 
@@ -337,9 +340,10 @@ class _Emitter:
             return
         kind = next((a.dtype for a in i.args[i.fn == "where" :] if not isinstance(a, Const)), i.args[-1].dtype)
         literals = ops.takes_literals(i.fn, kind) and not all(isinstance(a, Const) for a in i.args)
-        args = [self.use(a, literals and (k > 0 or i.fn != "where")) for k, a in enumerate(i.args)]
+        dims = self.dims_of(i.args)
+        args = [self.use(a, dims, literals and (k > 0 or i.fn != "where")) for k, a in enumerate(i.args)]
         text = ops.template(i.fn, kind).format(*args, t=ops.TYPES[i.dtype], s=ops.TYPES[kind])
-        self.define(i, text, self.dims_of(i.args))
+        self.define(i, text, dims)
 
     def convert(self, i: Compute) -> None:
         (a,) = i.args
@@ -358,13 +362,14 @@ class _Emitter:
 
     def philox(self, i: Compute) -> None:
         seed, offset, index = i.args
-        key = f"{self.use(seed)}, {self.use(offset)}"
-        dims = self.dims_of((seed, offset))
-        quarter = self.quarter(index) if isinstance(index, Index) and not dims else None
+        scalar = not self.dims_of((seed, offset))
+        quarter = self.quarter(index) if isinstance(index, Index) and scalar else None
+        dims = quarter[1] if quarter else self.dims_of(i.args)
+        key = f"{self.use(seed, dims)}, {self.use(offset, dims)}"
         if quarter is None:
-            self.define(i, f"bz_uniform({key}, {self.use(index)})", self.dims_of(i.args))
+            self.define(i, f"bz_uniform({key}, {self.use(index, dims)})", dims)
         else:
-            self.define(i, f"bz_uniform4({key}, {quarter[0]})", quarter[1])
+            self.define(i, f"bz_uniform4({key}, {quarter[0]})", dims)
 
     def quarter(self, index: Index) -> tuple[str, Dims] | None:
         """index // 4 at every fourth element of the inner block dim, when the index is contiguous and aligned there."""
@@ -375,11 +380,12 @@ class _Emitter:
             return None
         if any(c.block(inner.block) < 4 for c in self.tiling.launches):
             return None
-        text, dims = self.index(rest // 4)
+        own: Dims = frozenset((inner.name,))
+        dims = self.index(rest // 4)[1] | own
+        text, have = self.index(rest // 4, want=dims)
         offset = {"r": "roffset // 4 + " if self.tiling.loop else ""}.get(inner.name, f"{inner.name}offset // 4 + ")
-        arange = f"tl.arange(0, {inner.block} // 4){self.spread(inner.name)}"
-        base = "" if text == "0" else f"({text}) + "
-        return f"{base}{offset}{arange}", dims | {inner.name}
+        arange = self.along(f"{offset}tl.arange(0, {inner.block} // 4)", own, dims)
+        return arange if text == "0" else f"{_group(self.along(text, have, dims))} + {arange}", dims
 
     def reduce(self, i: Reduce) -> None:
         """A fold over whole rows."""
@@ -390,10 +396,7 @@ class _Emitter:
 
     def folded(self, i: Reduce) -> str:
         """The operand with the full block shape."""
-        v = i.value
-        text = self.use(v)
-        full = frozenset(self.block)
-        return text if self.dim(v) == full else f"tl.broadcast_to({text}, {self.shape(full)})"
+        return self.full(self.use(i.value), self.dim(i.value), frozenset(self.block))
 
     def store_dims(self, i: Store) -> Dims:
         used = symbols(self.flat[i])
@@ -405,7 +408,7 @@ class _Emitter:
     def store(self, i: Store) -> None:
         pointer, dims = self.address(i, self.store_dims(i))
         mask = self.mask(dims, i.mask)
-        value = self.use(i.value)
+        value = self.use(i.value, dims)
         if i.value.dtype is not i.buffer.type.dtype:
             raise Unsupported(f"{self.kernel.name} stores {i.value.dtype} to {i.buffer} of {i.buffer.type.dtype}")
         guard = f", mask={mask}" if mask else ""
@@ -414,7 +417,7 @@ class _Emitter:
         elif i.mode == "atomic_add":
             if i.value.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
                 raise Unsupported(f"no atomic add for {i.value.dtype} on a GPU", hint="accumulate in int32")
-            value = value if self.dim(i.value) == dims else f"tl.broadcast_to({value}, {self.shape(dims)})"
+            value = self.full(self.use(i.value), self.dim(i.value), dims)
             self.line(f"tl.atomic_add({pointer}, {value}{guard}, sem='relaxed')")
         else:
             raise Unsupported(f"store mode {i.mode!r}")
@@ -457,6 +460,11 @@ class _Emitter:
     def describe(self) -> str:
         dims = ", ".join(f"{d.name} < {_size_text(d.numel)}" for d in self.tiling.dims)
         return f"{self.tiling.kind}: {dims}"
+
+
+def _atoms(e: Expr) -> dict[Atom, None]:
+    """The factors of an expression, each once."""
+    return {a: None for m in e.terms for a in m}
 
 
 def _group(text: str) -> str:

@@ -57,6 +57,7 @@ KINDS: dict[tuple[str, str], Fold] = {
 KINDS["max", "bool"] = KINDS["any", "bool"]
 KINDS["min", "bool"] = KINDS["all", "bool"]
 BEST = {"argmax": "bz_first_max", "argmin": "bz_first_min"}
+_R = frozenset(("r",))
 LAST = 2**31 - 1  # the position of nothing
 
 
@@ -76,7 +77,8 @@ def _valid(e: _Emitter, text: str, neutral: str, dtype: torch.dtype) -> str:
         return text
     if dtype not in (torch.float32, torch.int32):
         neutral = f"tl.full([], {neutral}, {ops.TYPES[dtype]})"
-    return f"tl.where(rmask, {text}, {neutral})"
+    mask = e.along("rmask", _R, frozenset(e.block))
+    return f"tl.where({mask}, {text}, {neutral})"
 
 
 def _narrow(text: str, dtype: torch.dtype) -> str:
@@ -88,11 +90,7 @@ def _narrow(text: str, dtype: torch.dtype) -> str:
 def _folded(e: _Emitter, i: Reduce, text: str, axis: int) -> str:
     row, dtype = _row(i), i.value.dtype
     out = row.block.format(text, axis)
-    if dtype is torch.bool:
-        inner, test = out.rsplit(" != ", 1)
-        return f"{inner}[:, None] != {test}" if len(e.tiling.blocks) > 1 else out
-    out = _narrow(out, dtype)
-    return f"{out}[:, None]" if len(e.tiling.blocks) > 1 else out
+    return _narrow(out, dtype)
 
 
 def fold(e: _Emitter, i: Reduce, text: str, axis: int) -> str:
@@ -100,10 +98,15 @@ def fold(e: _Emitter, i: Reduce, text: str, axis: int) -> str:
     if i.kind in BEST:
         value, dtype = _numeric(text, i.value.dtype)
         value = _valid(e, value, _worst(i, dtype), dtype)
-        position = f"tl.where(rmask, rindex, {LAST})" if "r" in e.masked else "rindex"
-        return _best(e, i, value, f"tl.broadcast_to({position}, {e.shape(frozenset(e.block))})", axis)
+        return _best(e, i, value, _position(e), axis)
     row = _row(i)
     return _folded(e, i, _valid(e, text, row.neutral(i.value.dtype), i.value.dtype), axis)
+
+
+def _position(e: _Emitter) -> str:
+    """Where in its row each lane is; lanes beyond the row come last."""
+    text = f"tl.where(rmask, rindex, {LAST})" if "r" in e.masked else "rindex"
+    return e.full(text, _R, frozenset(e.block))
 
 
 def _numeric(text: str, dtype: torch.dtype) -> tuple[str, torch.dtype]:
@@ -117,8 +120,7 @@ def _worst(i: Reduce, dtype: torch.dtype) -> str:
 def _best(e: _Emitter, i: Reduce, value: str, position: str, axis: int) -> str:
     pair = e.fresh()
     e.line(f"{pair}_value, {pair} = tl.reduce(({value}, {position}), {axis}, {BEST[i.kind]})")
-    spread = "[:, None]" if len(e.tiling.blocks) > 1 else ""
-    return f"{pair}{spread}.to(tl.int64)"
+    return f"{pair}.to(tl.int64)"
 
 
 def start(e: _Emitter, i: Reduce) -> None:
@@ -140,9 +142,7 @@ def accumulate(e: _Emitter, i: Reduce) -> None:
     if i.kind in BEST:
         value, dtype = _numeric(text, i.value.dtype)
         value = _valid(e, value, _worst(i, dtype), dtype)
-        position = f"tl.where(rmask, rindex, {LAST})" if "r" in e.masked else "rindex"
-        position = f"tl.broadcast_to({position}, {e.shape(frozenset(e.block))})"
-        e.line(f"{name}, {name}_at = {BEST[i.kind]}({name}, {name}_at, {value}, {position})")
+        e.line(f"{name}, {name}_at = {BEST[i.kind]}({name}, {name}_at, {value}, {_position(e)})")
         return
     row = _row(i)
     value = _valid(e, text, row.neutral(i.value.dtype), i.value.dtype)

@@ -125,7 +125,7 @@ def _flat(layout: Layout, card: Card) -> Tiling:
 
 
 def _transposed_axis(layout: Layout) -> Axis | None:
-    """An axis other than the inner one along which large accesses are contiguous while they jump along the inner one."""
+    """An axis other than the inner one along which large accesses are contiguous, while they jump along the inner."""
     if len(layout.x) < 2:
         return None
     inner, total = layout.x[-1], hint(layout.xnumel)
@@ -187,6 +187,9 @@ def _tile(layout: Layout, second: Axis, card: Card, square: bool) -> Tiling:
             yb //= 2
         warps = max(1, min(4, xb * yb // 128))
         choices = [(yb, xb, warps)]
+    if all(a == 1 for a, _, _ in choices):  # a block of one row would hold its row values once a column
+        rows = (Dim("y", y, ""), *scalars)
+        return Tiling("tiled", (Dim("x", (inner,), "XBLOCK"),), rows, tuple(_columns(b, w) for _, b, w in choices))
     launches = tuple(Launch((("YBLOCK", a), ("XBLOCK", b)), num_warps=w) for a, b, w in choices)
     return Tiling("tiled", (Dim("y", y, "YBLOCK"), Dim("x", (inner,), "XBLOCK")), scalars, launches)
 
@@ -250,6 +253,10 @@ def _outer_launches(rows: int, r: int, whole: bool, card: Card) -> list[Launch]:
     rb = pow2(r) if whole else min(64, pow2(r))
     warps = max(1, min(8, pow2_below(xb * rb // 256)))
     return [_rows(xb, rb, warps)]
+
+
+def _columns(xblock: int, warps: int) -> Launch:
+    return Launch((("XBLOCK", xblock),), num_warps=warps)
 
 
 def _rows(xblock: int, rblock: int, warps: int) -> Launch:
