@@ -1,4 +1,7 @@
-"""Scaled dot-product attention: the fused kernels of CPU and CUDA, forward and backward."""
+"""Scaled dot-product attention: the fused kernels of CPU and CUDA, forward and backward.
+
+Queries, keys and values are [batch, heads, length, width]; the kernels work on [batch, length, heads, width].
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,31 @@ from typing import Any
 
 import torch
 
-from ...ir import TensorType
-from ..layout import contiguous
+from ...ir import IntLike, TensorType, known_eq
 from ..registry import rule
-from ..result import copy_of, fresh
+from ..result import copy_of, fresh, view_of
+from .view import transpose
+
+_I64, _U64 = torch.int64, torch.uint64
+_CPU = torch.device("cpu")
 
 
-def _heads_inside(q: TensorType, sizes: tuple[Any, ...]) -> TensorType:
-    """[batch, heads, length, width] stored as [batch, length, heads, width], as the flash kernels return it."""
+def _heads_inside(x: TensorType, sizes: tuple[Any, ...]) -> TensorType:
+    """[batch, heads, length, width] stored as [batch, length, heads, width]."""
     b, h, t, d = sizes
-    return fresh(q, sizes, strides=(h * t * d, d, h * d, 1))
+    return transpose(fresh(x, (b, t, h, d)), 1, 2)
+
+
+def _like_heads_inside(x: TensorType) -> TensorType:
+    """``empty_like`` of the kernel's view of ``x``, seen again as [batch, heads, length, width]."""
+    return transpose(copy_of(transpose(x, 1, 2)), 1, 2)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def flash_cpu(q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
     b, h, t, _ = q.sizes
-    out = copy_of(q)
     acc = torch.float64 if q.dtype is torch.float64 else torch.float32
-    return out, fresh(q, (b, h, t), acc, (h * t, 1, h))
+    return copy_of(q), transpose(fresh(q, (b, t, h), acc), 1, 2)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -31,7 +41,68 @@ def flash_cpu_backward(g: TensorType, q: TensorType, k: TensorType, v: TensorTyp
     return tuple(_heads_inside(x, x.sizes) for x in (q, k, v))
 
 
+@rule("_scaled_dot_product_flash_attention")
+def flash(q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
+    b, h, t, _ = q.sizes
+    lse = fresh(q, (b, h, t), torch.float32)
+    state = fresh(q, (2,), _U64), fresh(q, (), _U64)
+    return _like_heads_inside(q), lse, None, None, t, k.sizes[2], *state, fresh(q, (0,))
+
+
+@rule("_scaled_dot_product_flash_attention_backward")
+def flash_backward(g: TensorType, q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
+    return tuple(_like_heads_inside(x) for x in (q, k, v))
+
+
+@rule("_scaled_dot_product_efficient_attention")
+def efficient(
+    q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool, *rest: Any, **kw: Any
+) -> Any:
+    b, h, t, _ = q.sizes
+    length: IntLike = (t + 31) // 32 * 32 if keep_lse else 0
+    number = TensorType((), (), _I64, _CPU)
+    out = _heads_inside(q, (b, h, t, v.sizes[-1]))
+    return out, fresh(q, (b, h, length), torch.float32), number, number
+
+
+@rule("_scaled_dot_product_efficient_attention_backward")
+def efficient_backward(
+    g: TensorType, q: TensorType, k: TensorType, v: TensorType, bias: Any, out: Any, lse: Any, seed: Any, offset: Any,
+    dropout: float, mask: Any, *rest: Any, **kw: Any
+) -> Any:  # fmt: skip
+    packed = len({x.sizes for x in (q, k, v)}) == 1 and _one_storage(q, k, v)
+    grads = _packed_grads(q) if packed else [_heads_inside(x, x.sizes) for x in (q, k, v)]
+    with_bias = [*grads, bias and fresh(bias)]
+    return tuple(t if keep else None for t, keep in zip(with_bias, mask))
+
+
+def _one_storage(*xs: TensorType) -> bool:
+    """Whether q, k and v are parts of one tensor: equal strides and different offsets show it."""
+    return len({x.strides for x in xs}) == 1 and not any(
+        known_eq(a.offset, b.offset) for a, b in zip(xs, (*xs[1:], xs[0]))
+    )
+
+
+def _packed_grads(q: TensorType) -> list[TensorType]:
+    """The kernel's one buffer [batch, length, 3, heads, width] for the three gradients."""
+    b, h, t, d = q.sizes
+    return [view_of(q, q.sizes, (t * 3 * h * d, d, 3 * h * d, 1), i * h * d) for i in range(3)]
+
+
+@rule("_scaled_dot_product_cudnn_attention")
+def cudnn(q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool, *rest: Any, **kw: Any) -> Any:
+    b, h, t, _ = q.sizes
+    out = _like_heads_inside(TensorType((b, h, t, v.sizes[-1]), q.strides, q.dtype, q.device))
+    lse = fresh(q, (b, h, t, 1), torch.float32) if keep_lse else fresh(q, (0,), torch.float32)
+    number = TensorType((), (), _I64, _CPU)
+    return out, lse, None, None, t, k.sizes[2], number, number, fresh(q, (0,))
+
+
+@rule("_scaled_dot_product_cudnn_attention_backward")
+def cudnn_backward(g: TensorType, q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
+    return tuple(copy_of(x) for x in (q, k, v))
+
+
 @rule("_scaled_dot_product_attention_math")
 def sdpa_math(q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
-    shape = (*q.sizes[:-1], k.sizes[-2])
-    return fresh(q, (*q.sizes[:-1], v.sizes[-1])), fresh(q, shape, strides=contiguous(shape))
+    return fresh(q, (*q.sizes[:-1], v.sizes[-1])), fresh(q, (*q.sizes[:-1], k.sizes[-2]))

@@ -52,11 +52,16 @@ def _last(*xs: TensorType) -> bool:
     return any(suggests_channels_last(x.sizes, x.strides) for x in xs)
 
 
-def _takes_last(x: TensorType, w: TensorType, transposed: bool, strided: bool, groups: int) -> bool:
+def _takes_last(
+    x: TensorType, w: TensorType, stride: Any, dilation: Any, transposed: bool, out_padding: Any, groups: int
+) -> bool:
     """False where ATen picks its own 3-d transposed kernel on the CPU, which is contiguous only, over oneDNN's."""
     if not (transposed and w.rank == 5 and x.device.type == "cpu") or x.dtype is not torch.float32:
         return True
     n = x.sizes
+    strided = any(s != 1 for s in (*stride, *dilation))
+    if any(p >= s for p, s in zip(out_padding, stride)):
+        return False
     worth = strided or n[0] >= 16 or w.sizes[-1] != 1 or w.sizes[-2] != 1 or torch.get_num_threads() > 1
     big = groups > 1 or (w.sizes[-1] > 3 and w.sizes[-2] > 3) or n[0] > 1 or n[0] * n[1] * n[2] * n[3] > 20480
     return bool(worth and big)
@@ -72,16 +77,14 @@ def convolution(
     x: TensorType, w: TensorType, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, op: Any, g: int,
     *rest: Any
 ) -> TensorType:  # fmt: skip
-    strided = any(s != 1 for s in (*stride, *dilation))
-    last = _last(x, w) and _takes_last(x, w, transposed, strided, g)
+    last = _last(x, w) and _takes_last(x, w, stride, dilation, transposed, op, g)
     return _formed(x, conv_sizes(x, w, stride, padding, dilation, transposed, op, g), last)
 
 
 @rule("convolution_backward convolution_backward_overrideable")
 def convolution_backward(g: TensorType, x: TensorType, w: TensorType, bias_sizes: Any, *rest: Any) -> Any:
     transposed, groups, mask = rest[3], rest[5], rest[6]
-    strided = any(s != 1 for s in (*rest[0], *rest[2]))
-    last = _last(x, w) and _takes_last(x, w, transposed, strided, groups)
+    last = _last(x, w) and _takes_last(x, w, rest[0], rest[2], transposed, rest[4], groups)
     channels = w.sizes[1] * groups if transposed else w.sizes[0]
     out = (_formed(x, x.sizes, last), _formed(w, w.sizes, last), fresh(g, (channels,)))
     return tuple(t if keep else None for t, keep in zip(out, mask))

@@ -105,8 +105,6 @@ def arange_step(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, devic
         dtype = torch.int64 if whole else torch.get_default_dtype()
     if step == 0:
         raise RuntimeError("step must be nonzero")
-    if not whole and not dtype.is_floating_point:
-        start, end, step, whole = int(start), int(end), int(step), True
     if not whole:
         return made((math.ceil((end - start) / step),), dtype, device)
     n = (end - start + step - 1) // step if step > 0 else (start - end - step - 1) // -step

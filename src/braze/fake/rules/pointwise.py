@@ -9,7 +9,7 @@ import torch
 
 from ...ir import TensorType
 from ..layout import iterate
-from ..promote import Operand, result_type, to_float, to_real
+from ..promote import Operand, result_type, to_complex, to_float, to_real
 from ..registry import register, rule
 from ..result import copy_of, fresh
 
@@ -62,7 +62,7 @@ TABLE: tuple[tuple[str, int, str], ...] = (
         """neg relu sign sgn ceil floor round trunc frac positive conj_physical gelu silu mish hardswish hardsigmoid elu
         celu selu leaky_relu softplus softshrink hardshrink threshold bitwise_not square relu6""",
     ),
-    ("real", 1, "abs angle"),
+    ("real", 1, "abs"),
     ("bool", 1, "logical_not isnan isinf isposinf isneginf signbit"),
     (
         "same",
@@ -143,9 +143,18 @@ def number_pow(base: Any, x: TensorType) -> TensorType:
     return fresh(x, None, result_type((type(base), x)))
 
 
+@rule("angle")
+def angle(x: TensorType) -> TensorType:
+    out = pointwise("float", (x,))
+    return TensorType(out.sizes, out.strides, to_real(out.dtype), out.device)
+
+
 @rule("ldexp")
 def ldexp(x: TensorType, exponent: TensorType) -> TensorType:
-    return pointwise("same", (x, number_pow(2.0, exponent)))
+    out = pointwise("same", (x, number_pow(2.0, exponent)))
+    if x.dtype.is_floating_point and not exponent.dtype.is_floating_point:
+        return TensorType(out.sizes, out.strides, x.dtype, out.device)
+    return out
 
 
 @rule("mvlgamma")
@@ -216,7 +225,7 @@ def log_sigmoid_forward(x: TensorType) -> tuple[TensorType, TensorType]:
 @rule("complex")
 def complex_(a: TensorType, b: TensorType) -> TensorType:
     out = pointwise("same", (a, b))
-    wide = torch.complex128 if out.dtype is torch.float64 else torch.complex64
+    wide = torch.complex32 if out.dtype is torch.float16 else to_complex(out.dtype)
     return TensorType(out.sizes, out.strides, wide, out.device)
 
 

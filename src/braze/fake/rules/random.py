@@ -9,6 +9,7 @@ import torch
 from ...ir import TensorType
 from ..registry import rule
 from ..result import copy_of, fresh
+from .pointwise import pointwise
 
 
 @rule("native_dropout")
@@ -18,9 +19,7 @@ def native_dropout(x: TensorType, p: float, train: bool | None) -> Any:
 
 @rule("native_dropout_backward")
 def native_dropout_backward(g: TensorType, mask: TensorType, scale: float) -> TensorType:
-    from .pointwise import pointwise
-
-    return pointwise("first", (g, mask))
+    return pointwise("same", (g, mask, scale))
 
 
 @rule("_fused_dropout")
