@@ -251,6 +251,19 @@ def view_dtype_write(x):
     return y
 
 
+@program("g")
+def reshape_in_place(x):
+    y = x * 2
+    y.t_().unsqueeze_(0)
+    y.add_(1)
+    return y * 1
+
+
+@program("g")
+def return_reshaped_in_place(x):
+    return (x * 2).transpose_(0, 1)
+
+
 # --- inputs overwritten
 
 
@@ -570,7 +583,6 @@ UNSUPPORTED = {
     "resize": lambda x: (x * 1).resize_(2, 2),
     "write to expanded": lambda x: (x[0] * 1).expand(4, 6).add_(1),
     "returns a new leaf": lambda x: (x * 2).detach().requires_grad_(),
-    "own generator": lambda x: x + torch.rand(4, 6, generator=torch.Generator()),
 }
 
 

@@ -173,8 +173,10 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
         source = inputs[base.input] if base.input >= 0 else base.fake
         if base.input >= 0 and o is source:
             return OutputSpec("input", base.input, (), o.requires_grad)
-        if base.input == -1 and o is source or not _replayable(o, source):
+        if base.input == -1 and o is source or source is not None and not _replayable(o, source):
             return OutputSpec("result", result(o), (), _tracked(o))
+        if source is None and len(grouped[base]) > 1:
+            raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
         views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)  # a view of all is another tensor
         outside = o.requires_grad and not _tracked(o)
         if base.input >= 0:

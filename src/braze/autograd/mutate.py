@@ -53,6 +53,25 @@ def _store_all(rec: Recorder, op: OpOverload, targets: list[Any], results: list[
             rec.write(target, result)
 
 
+_RESHAPES = {
+    aten.as_strided_.default: aten.as_strided.default,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.swapaxes_.default: aten.transpose.int,
+    aten.swapdims_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+}
+
+
+@handles("as_strided_.default squeeze_.default squeeze_.dim squeeze_.dims swapaxes_.default swapdims_.default")
+@handles("t_.default transpose_.default unsqueeze_.default")
+def _reshape(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    rec.reshape_in_place(args[0], _RESHAPES[op], args[1:], kwargs)
+
+
 @handles("copy_.default")
 def _copy(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     rec.write(args[0], rec.lower(args[1]))

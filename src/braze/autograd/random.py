@@ -1,7 +1,8 @@
 """Random operators as functions of the graph's seed: one row a family, all made of ``prims.philox_uniform``.
 
 ``native_dropout(x, 0.1, True)`` becomes ``u = philox_uniform(seed, k, ...); mask = u < 0.9; x * mask * (1 / 0.9)``.
-A draw is in [0, 1) with 24 bits; double precision and integers use two draws (48 bits).
+A draw is in [0, 1) with 24 bits; double precision and integers use two draws (48 bits).  Operators without a row, and
+those given a generator, stay as they are: library calls that draw when they run, and are never run again.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ def define_as(rec: Recorder, out: FakeTensor, node: Node) -> None:
 @handles("random_.default random_.to random_.from")
 def _by_row(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     bound = bind(op, args, kwargs)
-    _no_generator(op, bound)
+    if bound.get("generator") is not None:
+        rec.by_schema(op, args, kwargs, out)
+        return
     name = op._schema.name.removeprefix("aten::")
     row = ROWS.get(f"{name}.{op._overloadname}") or ROWS[name.removesuffix("_like")]
     node = row(rec, out.val, bound)
@@ -152,18 +155,12 @@ def _by_row(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
         define_as(rec, out, node)
 
 
-def _no_generator(op: OpOverload, bound: Kwargs) -> None:
-    if bound.get("generator") is not None:
-        raise Unsupported(f"{op} with its own generator", hint="use the default generator (torch.manual_seed)")
-
-
 @handles("native_dropout.default _fused_dropout.default")
 def _dropout(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     bound = bind(op, args, kwargs)
     x, keep = rec.lower(args[0]), bound["p"]
     if op._schema.name == "aten::native_dropout":
         keep = 1.0 - bound["p"] if bound["train"] is not False else 1.0
-    _no_generator(op, bound)
     mask = _below(rec, x.val, keep)
     scaled = rec.call(aten.mul.Tensor, rec.call(aten.mul.Tensor, x, mask), 1.0 / keep if keep else 0.0)
     define_as(rec, out[0], scaled)
@@ -179,7 +176,9 @@ def _dropout_backward(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs,
 
 @handles("randperm.default randperm.generator")
 def _randperm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    _no_generator(op, bind(op, args, kwargs))
+    if kwargs.get("generator") is not None:
+        rec.by_schema(op, args, kwargs, out)
+        return
     node = rec.call(aten.sort.default, _draw_wide(rec, out.val.sizes, out.val.device))
     define_as(rec, out, rec.getitem(node, 1))
 
@@ -187,7 +186,9 @@ def _randperm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: An
 @handles("multinomial.default")
 def _multinomial(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     bound = bind(op, args, kwargs)
-    _no_generator(op, bound)
+    if bound["generator"] is not None:
+        rec.by_schema(op, args, kwargs, out)
+        return
     weights, n = rec.lower(args[0]), bound["num_samples"]
     t: TensorType = weights.val
     if n == 1 or not bound["replacement"]:

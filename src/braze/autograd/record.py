@@ -202,13 +202,15 @@ class Recorder:
         if handler is not None:
             handler(self, op, args, kwargs, out)
             return
+        self.by_schema(op, args, kwargs, out)
+
+    def by_schema(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Record a call without a row of its own as its schema says."""
         info = op_info(op)
         if info.writes:
             from .mutate import generic
 
             generic(self, op, args, kwargs, out)
-        elif info.random and not info.draws_inside:
-            raise Unsupported(f"the random operator {op}", hint="draw the numbers outside of the compiled function")
         elif info.returns_view:
             self._view(op, args, kwargs, out, info)
         else:
@@ -227,6 +229,22 @@ class Recorder:
         elif op_info(op).effect:
             self.emit(op, lowered, named, None).tags["effect"] = True
 
+    def reshape_in_place(
+        self, fake: FakeTensor, form: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """``fake`` becomes the view ``form`` of what it was; its ``val`` says so already."""
+        old: Value = fake.node
+        if old is old.base:
+            if old.input != -1:
+                raise Unsupported("the shape of an input is changed in place", hint="use the out-of-place form")
+            old.fake = None  # the root has no name any more
+        parent, rest = old, args
+        if form is aten.as_strided.default:
+            parent, rest = _absolute(old, args, kwargs)
+            kwargs = {}
+        step = ViewStep(form, rest, tuple(kwargs.items()))
+        fake.node = parent.view(step, self._replay(step, self.read(parent), parent.base, fake.val), fake.val)
+
     def _view(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, info: OpInfo) -> None:
         source = args[0]
         parent: Value = source.node
@@ -237,7 +255,7 @@ class Recorder:
                 out.node = parent.view(None, self.read(parent), out.val)
             return
         if op is aten.as_strided.default:
-            parent, rest = _absolute(parent, args, kwargs)
+            parent, rest = _absolute(parent, args[1:], kwargs)
             kwargs = {}
         else:
             rest = tuple([self.lower(a) for a in args[1:]])
@@ -253,8 +271,8 @@ class Recorder:
 
 def _absolute(value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Value, tuple[Any, ...]]:
     """as_strided sees the storage, not the tensor: make it a view of the root with an explicit offset."""
-    size, stride = args[1], args[2]
-    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    size, stride = args[0], args[1]
+    offset = args[2] if len(args) > 2 else kwargs.get("storage_offset")
     if value.base.type.dtype != value.type.dtype:
         raise Unsupported("as_strided of a tensor viewed as another dtype")
     return value.base, (list(size), list(stride), value.type.offset if offset is None else offset)

@@ -13,12 +13,12 @@ from ..errors import Unsupported
 
 aten = torch.ops.aten
 
-# In-place changes of a tensor's sizes, strides or storage: they cannot be undone on a tensor that C++ code also holds.
+# In-place changes of a tensor's storage.
 METADATA_OPS = frozenset(
     f"aten::{name}"
     for name in (
-        "as_strided_ resize_ resize_as_ resize_as_sparse_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_ "
-        "set_data shallow_copy_data_ _resize_output_ sparse_resize_ sparse_resize_and_clear_ _coalesced_"
+        "resize_ resize_as_ resize_as_sparse_ set_ set_data shallow_copy_data_ _resize_output_ sparse_resize_ "
+        "sparse_resize_and_clear_ _coalesced_"
     ).split()
 )
 # Views that show the same elements at the same places.
@@ -30,23 +30,21 @@ FORGET_NAMESPACES = ("profiler", "prim")
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """``writes``: names (and positions, -1 for keyword-only) of the arguments that an operator overwrites;
-    ``returns_view`` of its first argument; ``random``: draws from a generator; ``draws_inside``: and keeps what its
-    backward needs of that, so it may stay a library call; ``effect``: must stay though unused."""
+    ``returns_view`` of its first argument; ``random``: draws from a generator; ``effect``: must stay though unused."""
 
     writes: tuple[tuple[str, int], ...]
     returns_view: bool
     identity: bool
     random: bool
-    draws_inside: bool
     effect: bool
 
 
 @lru_cache(None)
 def op_info(op: OpOverload) -> OpInfo:
-    """The table row of an operator. Unsupported for one that changes a tensor's metadata in place."""
+    """The table row of an operator. Unsupported for one that changes a tensor's storage in place."""
     schema = op._schema
     if schema.name in METADATA_OPS:
-        raise Unsupported(f"{op} changes the shape or storage of a tensor in place", hint="use the out-of-place form")
+        raise Unsupported(f"{op} changes the storage of a tensor in place", hint="use the out-of-place form")
     writes = tuple(
         (a.name, -1 if a.kwarg_only else i)
         for i, a in enumerate(schema.arguments)
@@ -59,7 +57,6 @@ def op_info(op: OpOverload) -> OpInfo:
         view or identity,
         identity,
         torch.Tag.nondeterministic_seeded in op.tags,
-        "attention" in schema.name or "rnn" in schema.name,
         "_assert" in schema.name or not schema.returns and not writes,
     )
 
