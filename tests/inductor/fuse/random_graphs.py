@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "loops"))
-from build import G  # noqa: E402
+from prim_graphs import G  # noqa: E402
 
 from braze.ir import Graph, Node, product  # noqa: E402
 

@@ -8,9 +8,10 @@ from braze.inductor.loops import Axis, Kernel, Step
 from braze.inductor.loops.ref import remap
 
 from .cluster import Cluster, Clusters
-from .emit import Emitter, live
+from .emit import Emitter
 from .legality import needs_split
 from .ops import Analysis, Op
+from .passes import in_passes
 from .pieces import cat_cuts, piece_env
 from .placement import Placement
 from .split import split_reduction
@@ -85,10 +86,10 @@ def _finish(e: Emitter, roots: list[Op], x: tuple[Axis, ...], r: tuple[Axis, ...
         assert op.out is not None
         e.store(op.out, remap(op.place, env) if env else op.place, value)
     name = "_".join(["k", *[op.out.name for op in roots[:3] if op.out is not None]])
-    return Kernel(name, x, r, live(e.body), roots[0].device, tuple(e.origin))
+    return Kernel(name, x, r, in_passes(e.body, r), roots[0].device, tuple(e.origin))
 
 
 def _fixed(analysis: Analysis, op: Op, k: Kernel, inline: set[Any]) -> Kernel:
     e = Emitter(analysis, inline - {op.out}, {})
     e.rebuild(k.body)
-    return Kernel(k.name, k.x, k.r, live(e.body), k.device, k.origin + tuple(e.origin))
+    return Kernel(k.name, k.x, k.r, in_passes(e.body, k.r), k.device, k.origin + tuple(e.origin))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from braze.inductor.loops import Buffer, Compute, Const, Index, Instr, Load, Reduce, Store, Value, operands
+from braze.inductor.loops import Buffer, Compute, Const, Index, Instr, Load, Reduce, Store, Value
 from braze.inductor.loops.ref import remap
 from braze.ir import Expr, IntLike, Symbol, bounds, substitute, symbols
 
@@ -212,6 +212,19 @@ def _fold_where(e: Emitter, args: tuple[Value, ...], dtype: torch.dtype) -> Valu
         return e.compute("where", (c, a.args[1], b), dtype, ())
     if isinstance(b, Compute) and b.fn == "where" and b.args[0] is c:
         return e.compute("where", (c, a, b.args[2]), dtype, ())
+    return _fold_masked_load(e, c, a, b)
+
+
+def _fold_masked_load(e: Emitter, c: Value, a: Value, b: Value) -> Value | None:
+    """``where(m, load if m else 0, k)`` is ``load if m else k``."""
+    if not isinstance(b, Const):
+        return None
+    if isinstance(a, Load) and a.mask is c:
+        return e.value(a.buffer, a.index, a.indirect, c, b.value)
+    if isinstance(a, Compute) and a.fn == "convert" and b.value == 0 and a.dtype == b.dtype:
+        inner = a.args[0]
+        if isinstance(inner, Load) and inner.mask is c and inner.other == 0:
+            return a
     return None
 
 
@@ -247,15 +260,3 @@ FOLDS: dict[str, Any] = {
     "lt": _compare(lambda lo, hi, k: True if hi < k else False if lo >= k else None),
     "ge": _compare(lambda lo, hi, k: True if lo >= k else False if hi < k else None),
 }
-
-
-def live(body: list[Any]) -> list[Any]:
-    """The instructions that a store needs."""
-    needed: set[Any] = set()
-    out = []
-    for i in reversed(body):
-        if isinstance(i, Store) or i in needed:
-            out.append(i)
-            needed.update(operands(i))
-    out.reverse()
-    return out

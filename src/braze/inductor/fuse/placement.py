@@ -17,12 +17,19 @@ from .traits import DeviceTraits
 
 class Placement:
     """``stored``: the buffers that exist in memory. ``sites[op id]``: the clusters that evaluate the op.
-    ``inlined``: (op id, cluster id) pairs evaluated away from their own cluster."""
+    ``inlined``: (op id, cluster id) pairs evaluated away from their own cluster. ``kept``: clusters that store."""
 
     def __init__(self) -> None:
         self.stored: set[Buffer] = set()
         self.sites: dict[int, set[int]] = {}
         self.inlined: set[tuple[int, int]] = set()
+        self.kept: set[int] = set()
+
+    def store(self, op: Op, home: Cluster) -> None:
+        """Store the op's result, in its own cluster, which therefore becomes a kernel."""
+        assert op.out is not None
+        self.stored.add(op.out)
+        self.kept.add(home.id)
 
 
 def place(clusters: Clusters, traits: DeviceTraits) -> Placement:
@@ -46,15 +53,15 @@ def place(clusters: Clusters, traits: DeviceTraits) -> Placement:
         away = needed - {home.id}
         if op.stored:
             _recompute_stored(clusters, out, op, away - random, reads, traits)
-            out.stored.add(op.out)
+            out.store(op, home)
             out.sites[op.id] = {home.id} | {c for i, c in out.inlined if i == op.id} if away else {home.id}
         elif not away:
             out.sites[op.id] = needed
-        elif not random and _cheaper(clusters, op, away, home.id in needed, reads, traits):
+        elif not random and _cheaper(clusters, out, op, away, home, reads, traits):
             _inline(out, op, away, reads)
             out.sites[op.id] = needed
         else:
-            out.stored.add(op.out)
+            out.store(op, home)
             out.sites[op.id] = {home.id}
     return out
 
@@ -87,13 +94,21 @@ def _site(clusters: Clusters, id: int) -> Cluster | None:
 
 
 def _cheaper(
-    clusters: Clusters, op: Op, away: set[int], home: bool, reads: dict[int, set[Buffer]], traits: DeviceTraits
+    clusters: Clusters,
+    out: Placement,
+    op: Op,
+    away: set[int],
+    home: Cluster,
+    reads: dict[int, set[Buffer]],
+    traits: DeviceTraits,
 ) -> bool:
+    """True when recomputing costs no more than a write, the reads, and a kernel where it would store nothing else."""
     if op.kind != "point" or op.leaves is None:
         return False
     assert op.out is not None
-    size = nbytes(op.out)
-    store = size * (1 + len(away)) + (0 if home else size * 0.5)
+    store = float(nbytes(op.out) * (1 + len(away)))
+    if home.id not in out.kept:
+        store += traits.launch_bytes
     return sum(_cost(op, _site(clusters, c), reads.get(c, set()), traits) for c in away) <= store
 
 

@@ -29,7 +29,7 @@ from braze.inductor.loops import (
 from braze.inductor.loops.ref import remap
 from braze.ir import Expr, IntLike, Symbol, coefficient, substitute, symbol, symbol_of, tensor_type
 
-from .emit import live
+from .passes import in_passes
 from .traits import DeviceTraits
 
 FOLDS = {"sum", "prod", "max", "min", "any", "all"}
@@ -133,7 +133,7 @@ class _Splitter:
                 self.new[i] = self.add(self._moved(i, mask if i in point else None))
         inner = [] if isinstance(self.inner, int) else [Axis(_sym(self.inner), self.length)]
         r = tuple([n for a in k.r for n in (inner if a is self.axis else [a])])
-        first = Kernel(f"{k.name}_part", (c, *k.x), r, live(self.body), k.device, k.origin)
+        first = Kernel(f"{k.name}_part", (c, *k.x), r, in_passes(self.body, r), k.device, k.origin)
         return [first, self._second(c)]
 
     def _mask(self) -> Value:
@@ -193,7 +193,7 @@ class _Splitter:
             else:
                 body.append(i)
                 self.new[i] = i
-        return Kernel(k.name, k.x, (c,), live(body), k.device, k.origin)
+        return Kernel(k.name, k.x, (c,), in_passes(body, (c,)), k.device, k.origin)
 
 
 def _rebound(i: Instr, new: dict[Any, Any]) -> Instr:

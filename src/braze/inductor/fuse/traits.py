@@ -15,6 +15,7 @@ class DeviceTraits:
     ``row_bytes``: the largest row that stays in fast memory between two passes over it.
     ``line_elems``: neighbouring columns that a column reduction handles together.
     ``split_points``: a reduction of fewer points is never split.
+    ``launch_bytes``: memory traffic that costs as much as one more kernel.
     ``split_pieces``: a stored concatenation of at least so many points becomes one kernel a piece (0: never).
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
     """
@@ -24,11 +25,22 @@ class DeviceTraits:
     line_elems: int
     split_points: int
     flop_bytes: float
+    launch_bytes: int
     split_pieces: int = 0
 
 
-CPU = DeviceTraits(2, row_bytes=512 * 1024, line_elems=16, split_points=1 << 15, flop_bytes=0.3, split_pieces=4096)
-CUDA = DeviceTraits(264, row_bytes=128 * 1024, line_elems=32, split_points=1 << 14, flop_bytes=0.05)
+CPU = DeviceTraits(
+    2,
+    row_bytes=512 * 1024,
+    line_elems=16,
+    split_points=1 << 15,
+    flop_bytes=0.3,
+    launch_bytes=16 * 1024,
+    split_pieces=4096,
+)
+CUDA = DeviceTraits(
+    264, row_bytes=128 * 1024, line_elems=32, split_points=1 << 14, flop_bytes=0.05, launch_bytes=2 << 20
+)
 
 DEFAULTS = {"cpu": CPU, "cuda": CUDA}
 

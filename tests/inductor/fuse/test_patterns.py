@@ -1,0 +1,160 @@
+"""The kernels of well-known patterns: how many there are, what they read and write, and that they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from programs import check, fused, graphs, kernels, sample
+
+from braze.inductor.fuse import CPU, CUDA
+from braze.inductor.loops import Program, to_text
+
+
+def r(*shape: int) -> torch.Tensor:
+    return torch.rand(shape)
+
+
+def example(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(torch.relu(x @ w), -1).sum()
+
+
+def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],), w, b)
+
+
+def batch_norm_relu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.batch_norm(x, None, None, w, b, training=True))
+
+
+def bias_gelu(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x + b)
+
+
+def dropout_residual(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x, 0.1) + y
+
+
+def embedding(w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    return F.embedding(i, w)
+
+
+def cat_slice_pad(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = torch.cat([torch.exp(x), y * 2], 1)
+    return F.pad(z[:, 1:-1], (1, 2), value=3.0)
+
+
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+IDS = torch.randint(0, 50, (4, 32))
+CLASSES = torch.randint(0, 40, (64,))
+
+# name: (function, inputs, kernels in forward, kernels in backward; on a CPU with two threads)
+PATTERNS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int, int]] = {
+    "example": (example, (r(64, 256), r(256, 256)), 2, 1),
+    "softmax": (lambda x: torch.softmax(x, -1), (r(32, 100),), 1, 1),
+    "log_softmax": (lambda x: torch.log_softmax(x, -1), (r(32, 100),), 1, 1),
+    "layer_norm": (layer_norm, (r(4, 32, 96), r(96), r(96)), 1, 2),
+    "cross_entropy": (F.cross_entropy, (r(64, 40), CLASSES), 2, 1),
+    "batch_norm_relu": (batch_norm_relu, (r(4, 8, 10, 10), r(8), r(8)), 1, 1),
+    "bias_gelu": (bias_gelu, (r(64, 96), r(96)), 1, 1),
+    "dropout": (dropout_residual, (r(64, 96), r(64, 96)), 1, 1),
+    "embedding": (embedding, (r(50, 16), IDS), 1, 2),
+    "cat_slice_pad": (cat_slice_pad, (r(64, 50), r(64, 30)), 4, 2),
+    "rotary": (rotary, (r(2, 64, 32), r(64, 32), r(64, 32)), 2, 3),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_kernel_counts_and_values(name: str, golden: Callable[[str, str], None]) -> None:
+    fn, inputs, *counts = PATTERNS[name]
+    text = []
+    for graph, count in zip(graphs(fn, inputs), counts):
+        program = fused(graph, CPU)
+        check(graph, program, sample(graph))
+        text.append(to_text(program))
+        assert len(kernels(program)) <= count, to_text(program)
+        check(graph, fused(graph, CUDA), sample(graph))
+    golden(f"fuse_{name}.txt", "\n\n".join(text) + "\n")
+
+
+def traffic(program: Program) -> tuple[list[str], list[str]]:
+    """The big buffers that the kernels read and write, with repeats."""
+    ks = kernels(program)
+    big = [max(b.type.numel for k in ks for b in k.reads + k.writes)]
+    reads = [b.name for k in ks for b in k.reads if b.type.numel == big[0]]
+    return reads, [b.name for k in ks for b in k.writes if b.type.numel == big[0]]
+
+
+def test_layer_norm_reads_its_input_once() -> None:
+    forward, _ = graphs(layer_norm, PATTERNS["layer_norm"][1])
+    reads, writes = traffic(fused(forward))
+    assert len(reads) == 1 and len(writes) == 1
+
+
+def test_layer_norm_backward_is_a_row_kernel_and_a_column_kernel() -> None:
+    _, backward = graphs(layer_norm, PATTERNS["layer_norm"][1])
+    rows, columns = kernels(fused(backward))
+    assert len(rows.writes) == 1 and len(columns.writes) == 2
+    assert [a.size for a in rows.r] == [96] and [a.size for a in columns.r] == [4, 32]
+
+
+def test_bias_gradient_is_summed_where_the_gradient_is_made() -> None:
+    _, backward = graphs(bias_gelu, PATTERNS["bias_gelu"][1])
+    (k,) = kernels(fused(backward))
+    assert len(k.writes) == 2
+
+
+def test_a_long_row_is_not_kept_for_a_second_pass() -> None:
+    fn, inputs = batch_norm_relu, (r(8, 4, 200, 200), r(4), r(4))
+    forward, _ = graphs(fn, inputs)
+    assert len(kernels(fused(forward, CPU))) == 3  # mean; variance; normalise and relu
+    assert len(kernels(fused(graphs(fn, PATTERNS["batch_norm_relu"][1])[0], CPU))) == 1
+
+
+def test_few_long_rows_are_split_on_a_wide_machine() -> None:
+    forward, _ = graphs(lambda x: (x * x).sum(), (r(1 << 17),))
+    first, second = kernels(fused(forward, CUDA))
+    assert len(first.x) == 1 and [a.size for a in second.r] == [a.size for a in first.x]
+    check(forward, fused(forward, CUDA), sample(forward))
+
+
+def test_gelu_after_a_matrix_product_is_one_kernel() -> None:
+    forward, _ = graphs(lambda x, w, b: F.gelu(F.linear(x, w, b)), (r(4, 16, 32), r(64, 32), r(64)))
+    assert len(kernels(fused(forward))) == 1
+
+
+def test_residual_dropout_norm_is_one_kernel() -> None:
+    def block(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, y: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.dropout(F.linear(x, w, b), 0.1) + y, (32,), g)
+
+    inputs = (r(4, 16, 32), r(32, 32), r(32), r(4, 16, 32), r(32))
+    forward, backward = graphs(block, inputs)
+    assert len(kernels(fused(forward))) == 1
+    check(forward, fused(forward), sample(forward))
+    check(backward, fused(backward), sample(backward))
+
+
+def test_16_bit_values_stay_wide_inside_a_kernel() -> None:
+    x = r(64, 64).bfloat16()
+    forward, _ = graphs(lambda x: (x * 1.1 + 0.3) * x, (x,))
+    (k,) = kernels(fused(forward))
+    assert sum(getattr(i, "fn", "") == "convert" for i in k.body) == 2
+    check(forward, fused(forward), sample(forward), rtol=2e-2)
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (1, 10), (10,), (3, 1, 4)])
+def test_small_and_odd_shapes(shape: tuple[int, ...]) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.softmax(x * y, -1)
+        return (z - z.mean()).std() + z.t().reshape(-1).cumsum(0)[-1] if z.dim() == 2 else z.sum(-1)
+
+    for graph in graphs(fn, (r(*shape), r(*shape))):
+        for traits in (CPU, CUDA):
+            check(graph, fused(graph, traits), sample(graph), rtol=1e-4)
