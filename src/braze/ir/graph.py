@@ -10,6 +10,7 @@ Invariants (``verify``): a node is used only after it is defined, names are uniq
 
 from __future__ import annotations
 
+import keyword
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from .types import Loc
 
 Target = Callable[..., Any]
+_RESERVED = frozenset(("torch", "operator", "prims", "slice", "float", "getattr", "_c"))  # what printed source uses
 
 
 class Node:
@@ -48,6 +50,8 @@ class Graph:
     def _name(self, base: str) -> str:
         if not base.isidentifier():
             base = "v" + "".join(c if c.isalnum() or c == "_" else "_" for c in base)
+        elif base in _RESERVED or keyword.iskeyword(base):
+            base += "_"
         count, name = self._names.get(base), base
         while name in self._names:
             count = (count or 0) + 1

@@ -42,6 +42,8 @@ class _Names:
             return spelling
         name = getattr(t, "__name__", "")
         qual = getattr(t, "__qualname__", name)
+        if t is getattr:
+            return "getattr"
         if getattr(operator, name, None) is t:
             return f"operator.{name}"
         for path in (f"torch.Tensor.{name}", f"torch.{name}", f"torch.nn.functional.{name}"):

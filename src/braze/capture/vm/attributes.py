@@ -5,6 +5,7 @@ Functions take the tracer first and become its methods.
 
 from __future__ import annotations
 
+import enum
 import functools
 from types import (
     ClassMethodDescriptorType,
@@ -222,6 +223,19 @@ def generic_get(vm: Tracer, obj: Value, name: str) -> Value:
     if found is not None:
         return bind(vm, found, obj, cls, name)
     attribute_error(vm, cls, name)
+
+
+def enum_get(vm: Tracer, obj: Const, name: str) -> Value:
+    """An attribute of an enum member: what the member holds is fixed, methods and properties are the program's."""
+    found = find(vm, type(obj.raw), name)
+    if found is not None and type(found.raw) is not enum.property and not isinstance(found.raw, enum.Enum):
+        return generic_get(vm, obj, name)
+    obj.as_const(vm)
+    try:
+        value = getattr(obj.raw, name)
+    except AttributeError as e:
+        vm.raise_real(e)
+    return vm.wrap(value, vm.sources.const(obj.raw, str(obj.raw)).attr(name))
 
 
 def object_plain_get(vm: Tracer, obj: Value, name: str) -> Value:

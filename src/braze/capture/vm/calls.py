@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from types import CodeType, FunctionType
+from types import ClassMethodDescriptorType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -151,6 +151,8 @@ def call_c(vm: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value
             unsupported(f"{name_of(function)} of an object that a graph cannot hold")
     if is_pure(function):
         try:
+            if isinstance(function, ClassMethodDescriptorType):
+                return vm.fold(lambda cls, *a, **k: getattr(cls, function.__name__)(*a, **k), args, kwargs)
             return vm.fold(function, args, kwargs)
         except NotConst:
             pass

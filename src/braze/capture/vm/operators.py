@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .attributes import find
+from .registry import handler_of
 from .signals import NotConst, unsupported
 from .values.base import Const, Value, boolean
 from .values.mappings import DictValue, DictView, SetValue
@@ -111,8 +112,11 @@ def _by_methods(vm: Tracer, op: str, a: Value, b: Value) -> Value:
 
 def _try(vm: Tracer, method: str, x: Value, y: Value) -> Value | None:
     """``x.method(y)``, or None where it is missing or gives NotImplemented."""
-    if find(vm, x.pytype(vm), method) is None:
+    found = find(vm, x.pytype(vm), method)
+    if found is None:
         return None
+    if not isinstance(found.raw, FunctionType) and handler_of(found.raw) is None:
+        return None  # of a builtin class, whose own kinds were tried before
     out = vm.call_special(x, method, [y])
     return None if isinstance(out, Const) and out.raw is NotImplemented else out
 

@@ -141,7 +141,7 @@ def finish_return(vm: Tracer, code: CodeType, value: Value, compile_graph: Compi
 _CANNOT_BREAK = frozenset(
     "LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_CLOSURE DELETE_FAST DELETE_DEREF LOAD_FAST_AND_CLEAR YIELD_VALUE SEND "
     "GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_ASYNC_WITH END_ASYNC_FOR RETURN_GENERATOR RERAISE LOAD_CLASSDEREF "
-    "WITH_EXCEPT_START CHECK_EXC_MATCH".split()
+    "WITH_EXCEPT_START CHECK_EXC_MATCH LOAD_GLOBAL".split()
 )
 
 
@@ -182,18 +182,20 @@ class _BreakWriter(_Writer):
         roots += [v for n in dict.fromkeys(n for t in targets for n in live[t]) if (v := self._slot(n)) is not None]
         roots += cells
         self.begin(roots, compile_graph)
-        for v in f.stack:
-            self.rb.push(v)
-        start, end, caught = self.e.label(), Label("end"), Label("caught")
         taken = Label("taken")
-        kinds = self._execute(taken)
+        kept, results = self._operands()
+        for v in f.stack[kept:]:
+            self.rb.push(v)
+        start, end = self.e.label(), Label("end")
+        self._execute(taken)
         self.e.label(end)
+        stack = self._entries(kept)
         if not no_next:
-            self._continue(index + 1, kinds, live[index + 1], cells)
-        if len(targets) > 1 and isinstance(self.op.instr.arg, Label):
+            self._continue(index + 1, [*stack, *self._store(results)], live[index + 1], cells)
+        if isinstance(self.op.instr.arg, Label):
             self._jumped(taken, live[targets[1]], cells)
         if handler is not None:
-            self._caught(start, end, caught, handler, live[handler[0]], cells)
+            self._caught(start, end, handler, live[handler[0]], cells)
         return self.finish()
 
     # -- the pieces -------------------------------------------------------------------------------------------------
@@ -209,28 +211,46 @@ class _BreakWriter(_Writer):
             unsupported("a break inside a comprehension over captured variables")
         return v
 
-    def _kinds(self, values: list[Value]) -> list[str]:
-        return [NULL_ENTRY if v is NULL else VALUE_ENTRY for v in values]
+    def _entries(self, n: int) -> list[Value | str]:
+        """The first n entries of the frame's stack, as :meth:`_continue` takes them."""
+        return list(self.frame.stack[:n])
 
-    def _execute(self, taken: Label) -> list[str]:
-        """Emit the instruction itself; the kinds of the stack's entries after it, when it does not jump."""
-        e, op, stack = self.e, self.op, self.frame.stack
+    def _operands(self) -> tuple[int, list[bool]]:
+        """How many stack entries stay as they are, and for each result of the instruction whether it is a NULL."""
+        op, stack = self.op, self.frame.stack
+        if op.name in _PEEKING:
+            return 0, [v is NULL for v in stack[: len(stack) + stack_effect(op.instr, False)]]
+        effect = stack_effect(op.instr, False)
+        count = _RESULTS.get(op.name, 1)
+        n: int = count(op.instr) if callable(count) else count
+        if _loads_method(op):
+            return len(stack) - (2 - effect), [False, True] if VERSION >= (3, 13) else [True, False]
+        return len(stack) - (n - effect), [False] * n
+
+    def _execute(self, taken: Label) -> None:
+        """Emit the instruction itself."""
+        e, op = self.e, self.op
         e.position = op.instr.pos
         name, flags = op.name, op.flags
         if self.frame.kw_names:
             e.emit("KW_NAMES", self.frame.kw_names)
         if name == "CALL" and VERSION < (3, 12):
             e.emit("PRECALL", op.arg)
-        if name == "LOAD_METHOD" or name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and flags & 1:
+        if _loads_method(op):  # as a bound method, since which of the two forms the pair has is not known
             e.emit("LOAD_ATTR" if name == "LOAD_METHOD" else name, op.instr.arg, flags & ~1)
-            kept = stack[: len(stack) - (3 if name == "LOAD_SUPER_ATTR" else 1)]
-            pair = [VALUE_ENTRY, NULL_ENTRY] if VERSION >= (3, 13) else [NULL_ENTRY, VALUE_ENTRY]
-            return self._kinds(kept) + pair
-        arg = taken if isinstance(op.instr.arg, Label) else op.instr.arg
-        e.emit(name, arg, flags)
-        depth = len(stack) + stack_effect(op.instr, False)
-        kept = stack[: min(depth, len(stack) - _consumed(op.instr, len(stack)))]
-        return self._kinds(kept) + [VALUE_ENTRY] * (depth - len(kept))
+            e.callee_from_top()
+            return
+        e.emit(name, taken if isinstance(op.instr.arg, Label) else op.instr.arg, flags)
+
+    def _store(self, nulls: list[bool]) -> list[Value | str]:
+        """Pop the instruction's results into locals; the entries."""
+        out: list[Value | str] = []
+        for null in reversed(nulls):
+            self.temps += 1
+            name = f"<entry {self.temps}>"
+            self.e.store(name)  # of a NULL: the local stays unbound
+            out.append(NULL if null else name)
+        return out[::-1]
 
     def _jump_target(self) -> int:
         target: int = self.op.arg
@@ -240,97 +260,79 @@ class _BreakWriter(_Writer):
 
     def _jumped(self, taken: Label, live: list[str], cells: list[CellValue]) -> None:
         """The continuation at the target of a jump."""
-        e, stack = self.e, self.frame.stack
+        e, op, stack = self.e, self.op, self.frame.stack
         e.label(taken)
-        if self.op.name == "FOR_ITER":
+        if op.name == "FOR_ITER":
             if VERSION >= (3, 12):
                 e.emit("END_FOR")
             if VERSION >= (3, 13):
                 e.pop()
-            left = stack[:-1]
+            entries = self._entries(len(stack) - 1)
         else:
-            left = stack[: len(stack) + stack_effect(self.op.instr, True)]
-        self._continue(self._jump_target(), self._kinds(left), live, cells)
+            kept, _ = self._operands()
+            left = len(stack) + stack_effect(op.instr, True) - kept
+            entries = [*self._entries(kept), *self._store([False] * left)]
+        self._continue(self._jump_target(), entries, live, cells)
 
     def _caught(
-        self,
-        start: Label,
-        end: Label,
-        caught: Label,
-        handler: tuple[int, int, bool],
-        live: list[str],
-        cells: list[CellValue],
+        self, start: Label, end: Label, handler: tuple[int, int, bool], live: list[str], cells: list[CellValue]
     ) -> None:
         """The continuation at the exception handler that covers the instruction."""
         target, depth, lasti = handler
         e = self.e
-        e.label(caught)
-        e.region(start, end, caught, depth, lasti)
-        kinds = self._kinds(self.frame.stack[:depth])
-        if lasti:
-            self.temps += 1
-            name = f"<exception {self.temps}>"
-            e.store(name)
-            e.pop()
-            e.load_const(0)  # an offset, for tracebacks alone; the real one is of other code
-            e.load(name)
-            kinds.append(VALUE_ENTRY)
-        self._continue(target, [*kinds, VALUE_ENTRY], live, cells)
+        caught = e.label(Label("caught"))
+        e.region(start, end, caught, 0)
+        entries = self._entries(depth)
+        error = self._store([False])
+        # an offset, for tracebacks alone; the real one would be of other code
+        self._continue(target, [*entries, *([Const(0)] if lasti else []), *error], live, cells)
 
-    def _continue(self, index: int, kinds: list[str], live: list[str], cells: list[CellValue]) -> None:
-        """Return what the continuation at ``index`` gives; the real stack holds its entries."""
+    def _continue(self, index: int, entries: list[Value | str], live: list[str], cells: list[CellValue]) -> None:
+        """Return what the continuation at ``index`` gives. ``entries``: its stack, of values and of locals' names."""
         e, rb = self.e, self.rb
-        names = []
-        for i in range(len(kinds) - 1, -1, -1):
-            if kinds[i] == NULL_ENTRY:
-                e.pop()  # a NULL, or nothing where the instruction made it: see below
-                continue
-            self.temps += 1
-            names.append(f"<entry {self.temps}>")
-            e.store(names[-1])
-        names.reverse()
+        kinds = [NULL_ENTRY if v is NULL else VALUE_ENTRY for v in entries]
         code = continuation(self.code, index, kinds, live)
-        function = FunctionType(code, self.vm.scope)
         if cells:
             fixed = [rb.constant(code), rb.constant(self.vm.scope), Const(code.co_qualname)]
             rb.call(make_function, [*fixed, rb.vm.new_tuple([]), rb.vm.new_tuple(list(cells))])
-            rb.e.callee_from_top()
+            e.callee_from_top()
         else:
-            e.callee_const(function)
-        for n in names:
-            e.load(n)
+            e.callee_const(FunctionType(code, self.vm.scope))
+        names = [v for v in entries if isinstance(v, str)]
+        for v in entries:
+            if isinstance(v, str):
+                e.load(v)
+            elif v is not NULL:
+                rb.push(v)
         for n in live:
-            v = self._slot(n)
-            assert v is not None
-            rb.push(v)
+            value = self._slot(n)
+            assert value is not None
+            rb.push(value)
         for n in names:
             e.delete(n)
         self.drop_temporaries()
-        e.call(len(names) + len(live))
+        e.call(kinds.count(VALUE_ENTRY) + len(live))
         e.return_value()
 
 
-def _consumed(ins: Instr, depth: int) -> int:
-    """How many stack entries the instruction takes away before it pushes its results."""
-    effect = stack_effect(ins, False)
-    results = _RESULTS.get(ins.op, 1 if effect > -depth else 0)
-    n = results(ins) if callable(results) else results
-    return max(n - effect, 0)
+def _loads_method(op: Op) -> bool:
+    return op.name == "LOAD_METHOD" or op.name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(op.flags & 1)
 
 
+_PEEKING = frozenset(("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "LIST_APPEND", "SET_ADD", "MAP_ADD"))
 _RESULTS: dict[str, Any] = {
     "UNPACK_SEQUENCE": lambda i: i.arg,
     "UNPACK_EX": lambda i: (i.arg & 0xFF) + (i.arg >> 8) + 1,
     "BEFORE_WITH": 2,
     "FOR_ITER": 2,
     "GET_LEN": 2,
+    "LOAD_GLOBAL": lambda i: 1 + (i.flags & 1),
     **{
         name: 0
         for name in (
             "POP_TOP STORE_ATTR STORE_SUBSCR STORE_SLICE STORE_GLOBAL STORE_DEREF STORE_FAST DELETE_ATTR DELETE_SUBSCR "
             "DELETE_GLOBAL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE RAISE_VARARGS "
-            "JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE LIST_APPEND SET_ADD "
-            "MAP_ADD"
+            "JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP"
         ).split()
     },
     "IMPORT_FROM": 2,

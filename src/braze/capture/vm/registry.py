@@ -47,6 +47,19 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
+def class_method(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register a handler of class methods written in C; its first argument is the class."""
+
+    def register(handler: Handler) -> Handler:
+        for f in functions:
+            cls = f.__self__
+            HANDLERS[cls.__dict__[f.__name__]] = handler
+            HANDLERS[f] = lambda vm, args, kwargs, cls=cls: handler(vm, [vm.wrap_static(cls), *args], kwargs)  # type: ignore[misc]
+        return handler
+
+    return register
+
+
 def simple(*functions: Any) -> Callable[[Any], Any]:
     """Register ``handler(vm, *args)`` for calls with positional arguments only."""
 

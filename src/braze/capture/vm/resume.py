@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
-from braze.capture.assemble import assemble
+from braze.capture.assemble import _effect, assemble
 from braze.capture.bytecode import (
     CELLS,
     LOCALS,
+    VERSION,
     Bytecode,
     Instr,
     Label,
@@ -190,8 +191,8 @@ def _placed(b: Bytecode, r: Region) -> bool:
 
 def stack_effect(ins: Instr, jump: bool) -> int:
     """The change of the stack's depth by an instruction in canonical form."""
-    from braze.capture.assemble import _effect
-
+    if ins.op == "CALL" and VERSION < (3, 12):
+        return -(ins.arg + 1)  # dis counts the arguments with PRECALL, which leaves the stack alone
     return _effect(ins, jump)
 
 

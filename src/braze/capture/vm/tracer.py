@@ -74,6 +74,7 @@ class Tracer:
     object_get = attributes.object_get
     object_plain_get = attributes.object_plain_get
     object_set = attributes.object_set
+    enum_get = attributes.enum_get
     function_get = attributes.function_get
     class_get = attributes.class_get
     super_get = attributes.super_get

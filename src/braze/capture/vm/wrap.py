@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
@@ -31,7 +31,7 @@ from .values.functions import CellValue, MethodValue, PartialValue, WrapperValue
 from .values.mappings import DictValue, SetValue
 from .values.modules import ModuleValue
 from .values.objects import ExceptionValue, ObjectValue
-from .values.sequences import ListValue, SliceValue, TupleValue
+from .values.sequences import DequeValue, ListValue, SliceValue, TupleValue
 from .values.statics import BuiltinValue, ClassValue, FunctionValue, PyModule
 from .values.tensor import TensorValue
 
@@ -57,16 +57,14 @@ def wrap(vm: Tracer, raw: Any, source: Source | None, keep: bool = False) -> Val
     if source is not None or keep:
         known = vm.by_id.get(id(raw))
         if known is not None:
-            if source is not None and known.source is not None and known.source is not source:
-                if known.source.depth == source.depth and isinstance(known, ModuleValue):
-                    pass
+            if source is not None and known.source is not None:
                 vm.guards.same(known.source, source)
             return known
     maker = WRAPPERS.get(t)
     if maker is None:
         maker = _by_base(raw)
     v = maker(vm, raw, source)
-    if source is not None or keep:
+    if (source is not None or keep) and not isinstance(v, Const):
         vm.remember_value(raw, v)
     return v
 
@@ -88,6 +86,13 @@ def _list(vm: Tracer, raw: Any, source: Source | None) -> Value:
         return ListValue([wrap(vm, x, None) for x in raw])
     vm.guards.type_(source, list)
     return ListValue(None, raw, source)
+
+
+def _deque(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    if source is None:
+        return DequeValue([wrap(vm, x, None) for x in raw], raw.maxlen)
+    vm.guards.type_(source, deque)
+    return DequeValue(None, raw.maxlen, raw, source)
 
 
 def _dict(vm: Tracer, raw: Any, source: Source | None) -> Value:
@@ -194,7 +199,7 @@ def _exception(vm: Tracer, raw: Any, source: Source | None) -> Value:
 def _object(vm: Tracer, raw: Any, source: Source | None) -> Value:
     cls = type(raw)
     if source is None:
-        return Const(raw)
+        unsupported(f"a {cls.__name__} made while tracing by code that is not traced")
     vm.guards.type_(source, cls)
     out = ObjectValue(cls, raw, source)
     if isinstance(raw, dict):
@@ -249,6 +254,7 @@ _IMMUTABLE = frozenset(
 WRAPPERS: dict[type, Wrapper] = {
     tuple: _tuple,
     list: _list,
+    deque: _deque,
     dict: _dict,
     OrderedDict: _dict,
     defaultdict: _dict,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..attributes import find
 from ..operators import set_keys
-from ..registry import HANDLERS, handles, simple
+from ..registry import HANDLERS, class_method, handles, simple
 from ..signals import unsupported
 from ..values.base import NONE, Const, Value, boolean
 from ..values.iterators import ItemsIterator
@@ -148,7 +148,7 @@ for _kind in ("keys", "values", "items"):
     HANDLERS[getattr(dict, _kind)] = HANDLERS[getattr(OrderedDict, _kind)] = _view(_kind)
 
 
-@handles(dict.fromkeys, OrderedDict.fromkeys)
+@class_method(dict.fromkeys, OrderedDict.fromkeys)
 def fromkeys(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls = args[0].as_const(vm)
     value = args[2] if len(args) > 2 else NONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from ..signals import NotConst, unsupported
 from ..values.base import NONE, Const, Value, boolean
 from ..values.iterators import ItemsIterator
 from ..values.objects import ObjectValue
-from ..values.sequences import ListValue, SequenceValue, TupleValue
+from ..values.sequences import DequeValue, ListValue, SequenceValue, TupleValue
 from .builtin import sort_values
 
 if TYPE_CHECKING:
@@ -33,17 +34,54 @@ def as_sequence(vm: Tracer, v: Value) -> SequenceValue:
     return inner
 
 
-@simple(list.append)
+@simple(list.append, deque.append)
 def append(vm: Tracer, v: Value, item: Value) -> Value:
-    as_list(vm, v).edit(vm).append(item)
+    target = as_list(vm, v)
+    target.edit(vm).append(item)
+    _cut(target, 1)
     return NONE
 
 
-@simple(list.extend)
+@simple(list.extend, deque.extend)
 def extend(vm: Tracer, v: Value, items: Value) -> Value:
     new = vm.unpack(items)
-    as_list(vm, v).edit(vm).extend(new)
+    target = as_list(vm, v)
+    target.edit(vm).extend(new)
+    _cut(target, len(new))
     return NONE
+
+
+def _cut(target: ListValue, added: int) -> None:
+    """Drop what a bounded deque has too much at the left."""
+    if isinstance(target, DequeValue) and target.maxlen is not None:
+        assert target._items is not None
+        del target._items[: max(len(target._items) - target.maxlen, 0)]
+
+
+@simple(deque.appendleft)
+def appendleft(vm: Tracer, v: Value, item: Value) -> Value:
+    target = as_list(vm, v)
+    items = target.edit(vm)
+    items.insert(0, item)
+    if isinstance(target, DequeValue) and target.maxlen is not None:
+        del items[target.maxlen :]
+    return NONE
+
+
+@simple(deque.popleft)
+def popleft(vm: Tracer, v: Value) -> Value:
+    items = as_list(vm, v).edit(vm)
+    if not items:
+        vm.raise_(IndexError, "pop from an empty deque")
+    return items.pop(0)
+
+
+@handles(deque)
+def make_deque(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    bound = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE).as_const(vm)
+    out = DequeValue(vm.unpack(args[0]) if args else [], bound)
+    _cut(out, 0)
+    return out
 
 
 @simple(list.insert)
@@ -52,11 +90,11 @@ def insert(vm: Tracer, v: Value, index: Value, item: Value) -> Value:
     return NONE
 
 
-@simple(list.pop)
+@simple(list.pop, deque.pop)
 def pop(vm: Tracer, v: Value, index: Value = NONE) -> Value:
     items = as_list(vm, v).edit(vm)
     if not items:
-        vm.raise_(IndexError, "pop from empty list")
+        vm.raise_(IndexError, "pop from an empty deque" if isinstance(v, DequeValue) else "pop from empty list")
     try:
         return items.pop() if index is NONE else items.pop(vm.as_index(index))
     except IndexError as e:
@@ -73,7 +111,7 @@ def remove(vm: Tracer, v: Value, item: Value) -> Value:
     vm.raise_(ValueError, "list.remove(x): x not in list")
 
 
-@simple(list.clear)
+@simple(deque.clear, list.clear)
 def clear(vm: Tracer, v: Value) -> Value:
     as_list(vm, v).edit(vm).clear()
     return NONE
@@ -84,7 +122,7 @@ def copy(vm: Tracer, v: Value) -> Value:
     return ListValue(as_list(vm, v).items(vm))
 
 
-@simple(list.reverse)
+@simple(deque.reverse, list.reverse)
 def reverse(vm: Tracer, v: Value) -> Value:
     as_list(vm, v).edit(vm).reverse()
     return NONE
@@ -122,22 +160,22 @@ def count(vm: Tracer, v: Value, item: Value) -> Value:
     return Const(sum(vm.same_or_equal(x, item) for x in as_sequence(vm, v).items(vm)))
 
 
-@simple(list.__iter__, tuple.__iter__)
+@simple(deque.__iter__, list.__iter__, tuple.__iter__)
 def iterate(vm: Tracer, v: Value) -> Value:
     return as_sequence(vm, v).iterate(vm)
 
 
-@simple(list.__len__, tuple.__len__)
+@simple(deque.__len__, list.__len__, tuple.__len__)
 def length(vm: Tracer, v: Value) -> Value:
     return Const(as_sequence(vm, v).length(vm))
 
 
-@simple(list.__getitem__, tuple.__getitem__)
+@simple(deque.__getitem__, list.__getitem__, tuple.__getitem__)
 def getitem(vm: Tracer, v: Value, key: Value) -> Value:
     return as_sequence(vm, v).get_item(vm, key)
 
 
-@simple(list.__setitem__)
+@simple(deque.__setitem__, list.__setitem__)
 def setitem(vm: Tracer, v: Value, key: Value, value: Value) -> Value:
     as_list(vm, v).set_item(vm, key, value)
     return NONE
@@ -149,7 +187,7 @@ def delitem(vm: Tracer, v: Value, key: Value) -> Value:
     return NONE
 
 
-@simple(list.__contains__, tuple.__contains__)
+@simple(deque.__contains__, list.__contains__, tuple.__contains__)
 def contains(vm: Tracer, v: Value, item: Value) -> Value:
     return boolean(as_sequence(vm, v).contains(vm, item))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextvars
 import copy
 import functools
@@ -11,6 +10,7 @@ import itertools
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import warnings
@@ -19,7 +19,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import BINDERS, find
-from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handles, pure, simple
+from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, class_method, handles, pure, simple
 from ..signals import unsupported
 from ..values.base import NONE, Const, Value
 from ..values.functions import MethodValue, PartialValue
@@ -102,9 +102,9 @@ def chain(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return _chain(iter(args), list(args))
 
 
-@simple(itertools.chain.from_iterable)
-def chain_from_iterable(vm: Tracer, outer: Value) -> Value:
-    it = outer.iterate(vm)
+@class_method(itertools.chain.from_iterable)
+def chain_from_iterable(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    it = args[1].iterate(vm)
 
     def each() -> Any:
         while (x := it.next(vm)) is not None:
@@ -326,9 +326,10 @@ def context_reset(vm: Tracer, v: Value, token: Value) -> Value:
 # ---- collections, copy, locks, references
 
 
-@handles(collections.deque)
-def deque(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    unsupported("a collections.deque made in the compiled function", "use a list")
+@handles(sys.exc_info)
+def exc_info(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    e = vm.handled
+    return TupleValue([NONE] * 3 if e is None else [vm.wrap_static(e.pytype(vm)), e, NONE])
 
 
 @handles(copy.copy)

@@ -95,6 +95,7 @@ _reads(
     getattr(torch._C, "_is_torch_function_enabled", None),
     getattr(torch._C, "_is_torch_function_all_disabled", None),
     getattr(torch._C, "_len_torch_function_stack", None),
+    getattr(torch._C, "_is_torch_function_mode_enabled", None),
     getattr(torch._C, "_accelerator_hooks_is_available", None),
     getattr(torch.accelerator, "is_available", None) if hasattr(torch, "accelerator") else None,
 )

@@ -7,6 +7,7 @@ Python's own protocols.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,14 @@ class Const(Value):
         if not item.is_const():
             return False
         return vm.fold(lambda o, i: i in o, [self, item]).truth(vm)
+
+    def iterate(self, vm: Tracer) -> Value:
+        return vm.wrap_iterable(self)
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        if isinstance(self.raw, enum.Enum):
+            return vm.enum_get(self, name)
+        return vm.generic_get(self, name)
 
     def rebuild(self, rb: Rebuilder) -> None:
         rb.load_const(self.raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from ..rebuild import Rebuilder
     from ..tracer import Tracer
     from .sequences import SequenceValue
+
+
+_TUPLE_ITERATOR = type(iter(()))
 
 
 class IteratorValue(Value):
@@ -69,15 +73,16 @@ class SequenceIterator(IteratorValue):
         return [self.seq]
 
     def rebuild(self, rb: Rebuilder) -> None:
-        rb.remember(self, lambda: rb.call(_sequence_at, [self.seq, Const(self.index)]))
+        rb.remember(self, lambda: rb.call(iter, [self.seq]))
+        if self.index:  # after the list, if it is new, has got its items
+            rb.later(lambda: rb.do(_set_position, [self, Const(self.index)]))
 
 
-def _sequence_at(seq: Any, index: int) -> Any:
-    it = iter(seq)
-    it.__setstate__(index if index >= 0 else len(seq))
+def _set_position(it: Any, index: int) -> None:
     if index < 0:
-        next(it, None)
-    return it
+        collections.deque(it, 0)
+    else:
+        it.__setstate__(index)
 
 
 class ItemsIterator(IteratorValue):
@@ -86,7 +91,7 @@ class ItemsIterator(IteratorValue):
     __slots__ = ("items", "index", "cls", "check")
 
     def __init__(
-        self, items: list[Value], cls: type = type(iter(())), check: Callable[[Tracer], None] | None = None
+        self, items: list[Value], cls: type = _TUPLE_ITERATOR, check: Callable[[Tracer], None] | None = None
     ) -> None:
         self.source = None
         self.items, self.index, self.cls, self.check = items, 0, cls, check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +41,9 @@ class SequenceValue(Value):
             source = self.source
             assert source is not None
             vm.guards.length(source, len(self.raw))
-            child = source.item if self.cls in (list, tuple) else source.raw_item
-            self._items = [
-                vm.wrap(x, child(i))
-                for i, x in enumerate(
-                    list.__iter__(self.raw) if isinstance(self.raw, list) else tuple.__iter__(self.raw)
-                )
-            ]
+            child = source.item if self.cls in (list, tuple, deque) else source.raw_item
+            base = list if isinstance(self.raw, list) else tuple if isinstance(self.raw, tuple) else deque
+            self._items = [vm.wrap(x, child(i)) for i, x in enumerate(base.__iter__(self.raw))]
         return self._items
 
     def length(self, vm: Tracer) -> int:
@@ -166,6 +163,29 @@ class ListValue(SequenceValue):
 
     def replay(self, rb: Rebuilder) -> None:
         rb.assign_list(self, self.items(rb.vm))
+
+
+class DequeValue(ListValue):
+    """A ``collections.deque``."""
+
+    __slots__ = ("maxlen",)
+
+    def __init__(
+        self, items: Iterable[Value] | None, maxlen: int | None = None, raw: Any = None, source: Source | None = None
+    ) -> None:
+        SequenceValue.__init__(self, items, deque, raw, source)
+        self.maxlen = maxlen
+
+    def as_python(self, vm: Tracer) -> Any:
+        return deque(ListValue.as_python(self, vm), self.maxlen)
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(deque, [TupleValue([]), Const(self.maxlen)]))
+        rb.later(lambda: rb.do(deque.extend, [self, TupleValue(self.items(rb.vm))]))
+
+    def replay(self, rb: Rebuilder) -> None:
+        rb.do(deque.clear, [self])
+        rb.do(deque.extend, [self, TupleValue(self.items(rb.vm))])
 
 
 class SliceValue(Value):
