@@ -1,8 +1,8 @@
 """CPU kernels at run time: what the host can do, LLVM IR text to machine code, machine code to Python callables.
 
-``load_kernels(sources)`` takes modules of LLVM IR text, each defining ``ptr @call(ptr, ptr, i64)`` with CPython's
-fast-call convention, and gives one Python function a module.  Object code is cached on disk by content.  A function
-keeps its machine code alive, and nothing else does.
+``load_kernels(sources)`` takes modules of LLVM IR text (what they define: ``cpu_entry``) and gives one Python function a
+module, called with tensors and sizes.  Object code is cached on disk by content.  A function keeps its machine code
+alive, and nothing else does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 from braze.config import Config
+from braze.errors import Unsupported
 
 from .cache import DiskCache, content_key
+from .cpu_entry import LONG, PARALLEL, descriptor, entry_text
 
 CODEGEN_LEVEL = 2
 Kernel = Callable[..., None]
@@ -210,15 +212,14 @@ _new_function.restype = ctypes.py_object
 _new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
 
 
-class LoadedCode:
-    """Machine code and what a Python function over it needs. The function holds this object as its ``self``."""
+class LoadedCode(bytes):
+    """A kernel's descriptor for ``@call``, and what must live as long as it: machine code and method definition."""
 
-    def __init__(self, tracker: Any, name: str) -> None:
-        self.tracker = tracker
-        self.name = name
-        self.method = _MethodDef(name.encode(), tracker["call"], _METH_FASTCALL, None)
+    tracker: Any
+    method: _MethodDef
 
-    def function(self) -> Kernel:
+    def function(self, name: str, entry: int) -> Kernel:
+        self.method = _MethodDef(name.encode(), entry, _METH_FASTCALL, None)
         made: Kernel = _new_function(ctypes.addressof(self.method), self, "braze")
         return made
 
@@ -238,8 +239,11 @@ class _Linker:
         self.count = 0
         self.lock = threading.Lock()
 
-    def link(self, obj: bytes, imports: Sequence[str], name: str) -> LoadedCode:
-        builder = self.llvm.JITLibraryBuilder().add_object_img(obj).export_symbol("call")
+    def link(self, obj: bytes, imports: Sequence[str], exports: Sequence[str], name: str) -> Any:
+        """Load object code; the result gives the addresses of ``exports`` and keeps the code alive."""
+        builder = self.llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
+        for symbol in exports:
+            builder.export_symbol(symbol)
         for symbol in imports:
             address = _address(symbol)
             if address is None:
@@ -247,7 +251,7 @@ class _Linker:
             builder.import_symbol(symbol, address)
         with self.lock:
             self.count += 1
-            return LoadedCode(builder.link(self.jit, f"braze{self.count}"), name)
+            return builder.link(self.jit, f"braze{self.count}")
 
 
 @lru_cache(maxsize=1)
@@ -262,10 +266,16 @@ def _object_cache(folder: Path | None) -> DiskCache:
 
 @dataclass(frozen=True)
 class Source:
-    """A module of LLVM IR text that defines ``@call``, and the name that its function gets."""
+    """A kernel's module of LLVM IR text (see ``cpu_entry``) and how to call it. ``units``: how many units of work there are,
+    -1 when the module's ``@units`` says so."""
 
     name: str
     text: str
+    tensors: int
+    sizes: int
+    units: int
+    parallel: bool
+    long: bool
 
 
 def imports_of(text: str) -> list[str]:
@@ -275,30 +285,62 @@ def imports_of(text: str) -> list[str]:
 
 
 def load_kernels(sources: Sequence[Source], config: Config | None = None, target: Target | None = None) -> list[Kernel]:
-    """One Python function a source, in order: from this process, the disk cache, or compiled (in threads).
-    ``target``: the machine to compile for, when it should be less than the running one."""
+    """One Python function a source, in order: from the disk cache, or compiled (in threads). ``target``: the machine to
+    compile for, when it should be less than the running one."""
     config = config or Config.from_env()
     target = target or host_target()
     cache = _object_cache(config.cache_path if config.disk_cache else None)
-    keys = [content_key(s.text, target.key, _versions(), str(CODEGEN_LEVEL)) for s in sources]
+    objects = _objects([s.text for s in sources], target, cache)
+    linker, entry = _linker(), _entry(config)
+    loaded: dict[tuple[bytes, Source], Kernel] = {}
+    for obj, source in zip(objects, sources):
+        if (obj, source) not in loaded:
+            loaded[obj, source] = _load(linker, entry, obj, source)
+    return [loaded[obj, source] for obj, source in zip(objects, sources)]
+
+
+def _load(linker: _Linker, entry: int, obj: bytes, source: Source) -> Kernel:
+    computed = source.units < 0
+    tracker = linker.link(obj, imports_of(source.text), ["work", "units"] if computed else ["work"], source.name)
+    flags = (PARALLEL if source.parallel else 0) | (LONG if source.long else 0)
+    units_function = tracker["units"] if computed else 0
+    code = LoadedCode(descriptor(tracker["work"], units_function, source.units, source.tensors, source.sizes, flags))
+    code.tracker = tracker
+    return code.function(source.name, entry)
+
+
+_ENTRY: list[Any] = []  # the linked entry module: code of the process, never unloaded
+
+
+def _entry(config: Config) -> int:
+    """Address of ``@call``."""
+    if not _ENTRY:
+        target = host_target()
+        if target.tensor_offset == 0:
+            raise Unsupported("this torch version lays tensors out in a way that compiled CPU kernels do not know")
+        cache = _object_cache(config.cache_path if config.disk_cache else None)
+        text = entry_text(target.triple, target.tensor_offset, bytes.__basicsize__ - 1, target.openmp)
+        (obj,) = _objects([text], target, cache)
+        _ENTRY.append(_linker().link(obj, imports_of(text), ["call"], "entry"))
+    return int(_ENTRY[0]["call"])
+
+
+def _objects(texts: Sequence[str], target: Target, cache: DiskCache) -> list[bytes]:
+    """Object code of each text, from the cache where it has it."""
+    keys = [content_key(t, target.key, _versions(), str(CODEGEN_LEVEL)) for t in texts]
     objects: dict[str, bytes] = {}
     todo: dict[str, str] = {}
-    for key, source in zip(keys, sources):
+    for key, text in zip(keys, texts):
         if key not in objects and key not in todo:
             found = cache.get(key)
             if found is None:
-                todo[key] = source.text
+                todo[key] = text
             else:
                 objects[key] = found
     for key, obj in zip(todo, _compile_all(list(todo.values()), target)):
         objects[key] = obj
         cache.put(key, obj)
-    linker = _linker()
-    loaded: dict[str, Kernel] = {}
-    for key, source in zip(keys, sources):
-        if key not in loaded:
-            loaded[key] = linker.link(objects[key], imports_of(source.text), source.name).function()
-    return [loaded[k] for k in keys]
+    return [objects[k] for k in keys]
 
 
 def _compile_all(texts: list[str], target: Target) -> list[bytes]:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from braze.config import Config
-from braze.inductor.codegen.llvm_module import emit_llvm
+from braze.inductor.codegen.llvm_module import emit_source
 from braze.inductor.codegen.program import kernel_order
 from braze.inductor.loops import Axis, Buffer, Compute, Const, Instr, Kernel, Load, Store, Value, run_kernel
 from braze.ir import Expr, IntLike, Symbol, symbol, tensor_type
-from braze.runtime.cpu import Source, Target, load_kernels
+from braze.runtime.cpu import Target, load_kernels
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def kernel(x: Sequence[Axis], r: Sequence[Axis], body: list[Instr], name: str = 
 
 def built(kernels: Sequence[Kernel], target: Target | None = None) -> list[Any]:
     """The compiled functions, each called with (memory: Buffer -> tensor, sizes)."""
-    sources = [Source(k.name, emit_llvm(k, target)) for k in kernels]
+    sources = [emit_source(k, target) for k in kernels]
     functions = load_kernels(sources, Config.from_env(), target)
 
     def bind(k: Kernel, f: Any) -> Any:

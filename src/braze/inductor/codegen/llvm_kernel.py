@@ -418,7 +418,7 @@ class Writer:
         return philox(self.b, *args)
 
     def _check_index(self, i: Compute, v: V) -> V:
-        """Wrap a negative index; out of range: raise the module's flag and use 0."""
+        """Wrap a negative index; out of range: report it and use 0."""
         b = self.b
         size = convert(b, ix.scalar_index(b, dict(i.attrs)["size"], self.scope), torch.int64, i.args[0].dtype)
         wrapped = b.select(b.compare("slt", v, b.like(v, 0)), b.add(v, size), v)
@@ -431,7 +431,7 @@ class Writer:
             any_bad = b.let("i1", 1, f"call i1 @{name}({bad.typed})")
         else:
             any_bad = bad
-        b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr @failed monotonic, align 4") or ())
+        b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr %failed monotonic, align 4") or ())
         return b.select(bad, b.splat(b.like(v, 0), bad.lanes), wrapped)
 
 

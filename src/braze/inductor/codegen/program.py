@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from braze.config import Config
@@ -11,7 +11,7 @@ from braze.inductor.loops import Buffer, Kernel, Program, canonical
 from braze.runtime.cpu import Source, load_kernels
 
 from .host import HostWriter, scope
-from .llvm_module import emit_llvm
+from .llvm_module import emit_source
 from .llvm_plan import arguments
 
 
@@ -58,7 +58,7 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
         if isinstance(step, Kernel):
             form = canonical(step)
             if sources[form.key] is None:
-                made = Source(writer.kernels[form.key], emit_llvm(form.kernel))
+                made = replace(emit_source(form.kernel), name=writer.kernels[form.key])
                 sources[form.key] = _EMITTED[form.key] = made
     ready = {k: s for k, s in sources.items() if s is not None}
     functions = dict(zip(ready, load_kernels(list(ready.values()), config)))
