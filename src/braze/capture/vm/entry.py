@@ -43,9 +43,9 @@ def capture_frame(
     for a break when ``fullgraph``, and what ``compile_graph`` raises; other failures give a Skip.
     """
     if code.co_flags & _GENERATORS:
-        return Skip("a generator or coroutine")
+        return Skip("a generator or coroutine", always=True)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
-        return Skip("a torch function or dispatch mode is active", always=False)
+        return Skip("a torch function or dispatch mode is active")
     plan = Plan()
     collecting = gc.isenabled()
     gc.disable()
@@ -110,7 +110,7 @@ class _Pass:
                 raise _explained(e) from e.__cause__
             return Skip(e.what, e.loc)
         if e is not None:
-            return Skip(f"the frame raises {e.value.pytype(vm).__name__}", always=False)
+            return Skip(f"the frame raises {e.value.pytype(vm).__name__}")
         if self.value is not None and not vm.graph.calls:
             return Skip("no tensor operations")
         vm.guard_mutated_inputs()

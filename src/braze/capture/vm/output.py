@@ -53,11 +53,11 @@ class Captured:
 
 @dataclass
 class Skip:
-    """The frame is left to Python. ``always``: also in later calls of the same code."""
+    """The frame is left to Python. ``always``: whoever compiles the code, and however it is called."""
 
     reason: str
     loc: Loc | None = None
-    always: bool = True
+    always: bool = False
 
 
 class _Writer:
