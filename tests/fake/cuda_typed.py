@@ -32,7 +32,11 @@ def _virtuals(header: str, upto: str) -> int:
 @functools.cache
 def enable() -> None:
     """Once a process; does nothing where CUDA works or torch is built without it."""
-    if torch.cuda.is_available() or torch.version.cuda is None:
+    if torch.cuda.is_available():
+        return
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # else autocast("cuda") turns itself off
+    torch.cuda.is_bf16_supported = lambda *args: True
+    if torch.version.cuda is None:
         return
     slot = _virtuals("ATen/detail/AcceleratorHooksInterface.h", "hasPrimaryContext")
     lib = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -106,7 +106,7 @@ def run_sample(op: Any, sample: Any, tally: Tally, backward: bool, layout: str =
         else:
             tally.differ.append(f"{type(e).__name__} after {got[-1:]}: {str(e)[:300]}")
         return
-    tally.executed |= {str(f) for f in mode.executed}
+    tally.executed |= {str(f) for f in mode.executed_rules}
     bad = compare(want, got, [eager, traced])
     if bad is None:
         tally.same += 1

@@ -10,10 +10,11 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
-from ..ir import TensorType
+from ..ir import Expr, TensorType
 from .execute import by_execution
 from .registry import DataDependent, find_rule
-from .tensor import FakeTensor, _make_wrapper, _strided
+from .symint import Decide, refuse, to_expr, to_symint
+from .tensor import FakeTensor, wrap
 
 OnOp = Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 Lift = Callable[[torch.Tensor], FakeTensor]
@@ -21,7 +22,8 @@ Lift = Callable[[torch.Tensor], FakeTensor]
 _PLAIN = frozenset(
     {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
-_MEMO_LIMIT = 200_000
+_NUMBERS = frozenset({int, bool, float})
+_MEMO_LIMIT = 10_000  # results kept an operator
 
 
 class Plan:
@@ -74,31 +76,22 @@ def _plan(op: OpOverload) -> Plan:
     return plan
 
 
-def _wrap(t: Any) -> Any:
-    if type(t) is TensorType:
-        x = _make_wrapper(FakeTensor, t.sizes, t.strides, t.offset, None, t.dtype, _strided, t.device, False, False)
-        x.val = t
-        x.node = None
-        return x
-    if type(t) in (list, tuple):
-        return [_wrap(u) for u in t]
-    return t
-
-
 class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """``with FakeMode(on_op, lift) as mode:`` answers every ATen call from shape rules and reports it.
 
     ``on_op(op, args, kwargs, out)`` is called after each operator, with :class:`FakeTensor` for every tensor; in-place
     operators give their argument as ``out``. ``lift(real)`` gives the fake for a real tensor that meets the trace;
-    without it such a tensor raises Unsupported. ``executed`` holds the operators that have no rule and were answered
-    by running them on zeros.
+    without it such a tensor raises Unsupported. ``decide(op, a, b)`` answers what the ranges of symbolic sizes leave
+    open (and records a guard); by default Unsupported. ``executed_rules`` holds the operators that have no rule and
+    were answered by running them on zeros.
     """
 
-    def __init__(self, on_op: OnOp | None = None, lift: Lift | None = None) -> None:
+    def __init__(self, on_op: OnOp | None = None, lift: Lift | None = None, decide: Decide = refuse) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.on_op = on_op
         self.lift = lift
-        self.executed: set[OpOverload] = set()
+        self.decide = decide
+        self.executed_rules: set[OpOverload] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -120,7 +113,7 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif t in _PLAIN:
                 key.append(a)
                 key.append(t)
-            elif t is list and a and type(a[0]) is int and type(a[-1]) is int:
+            elif t is list and _NUMBERS.issuperset(map(type, a)):
                 key.append(tuple(a))
             else:
                 return self._general(plan, args, kwargs)
@@ -131,17 +124,15 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         res = memo.get(k)
         if res is None:
             res = plan.rule(*[a.val if type(a) is FakeTensor else a for a in args])
+            if len(memo) > _MEMO_LIMIT:
+                memo.clear()
             memo[k] = res
         if plan.fresh and type(res) is TensorType:
-            out: Any = _make_wrapper(
-                FakeTensor, res.sizes, res.strides, res.offset, None, res.dtype, _strided, res.device, False, False
-            )
-            out.val = res
-            out.node = None
+            out: Any = wrap(res, False, self.decide)
         else:
-            out = _results(plan, res, args, {})
+            out = self._results(plan, res, args, {})
         if plan.executed:
-            self.executed.add(func)
+            self.executed_rules.add(func)
         if self.on_op is not None:
             self.on_op(func, args, {}, out)
         return out
@@ -160,9 +151,9 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             if res is None:
                 res = plan.memo[key] = plan.rule(*vals, **kvals)
-        out = _results(plan, res, args, kwargs)
+        out = self._results(plan, res, args, kwargs)
         if plan.executed:
-            self.executed.add(plan.op)
+            self.executed_rules.add(plan.op)
         if self.on_op is not None:
             self.on_op(plan.op, args, kwargs, out)
         return out
@@ -178,7 +169,43 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.lift(a)
         if type(a) in (list, tuple):
             return [self._fake(x) for x in a]
-        return a
+        return to_expr(a) if isinstance(a, torch.SymInt) else a
+
+    def _results(self, plan: Plan, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        targets = plan.targets
+        if len(targets) == 1:
+            return self._result(plan, targets[0], res, args, kwargs)
+        if not targets:
+            return None
+        if len(res) != len(targets):
+            raise AssertionError(f"the rule of {plan.op} gave {len(res)} results, not {len(targets)}")
+        return tuple([self._result(plan, t, r, args, kwargs) for t, r in zip(targets, res)])
+
+    def _result(self, plan: Plan, target: int | str | None, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if target is None:
+            return self._wrap(res)
+        out = args[target] if type(target) is int else kwargs[target]  # type: ignore[index]
+        if type(res) is not TensorType or res is out.val:
+            return out
+        old = out.val
+        if torch.Tag.inplace_view in plan.op.tags:
+            out.data = self._wrap(res)
+        elif res.sizes != old.sizes:
+            if not plan.reshapes:
+                raise RuntimeError(
+                    f"output with shape {list(old.sizes)} doesn't match the broadcast shape {list(res.sizes)}"
+                )
+            out.data = self._wrap(TensorType(res.sizes, res.strides, old.dtype, old.device))
+        if not torch.can_cast(res.dtype, old.dtype):
+            raise RuntimeError(f"result type {res.dtype} can't be cast to the desired output type {old.dtype}")
+        return out
+
+    def _wrap(self, t: Any) -> Any:
+        if type(t) is TensorType:
+            return wrap(t, False, self.decide)
+        if type(t) in (list, tuple):
+            return [self._wrap(u) for u in t]
+        return to_symint(t, self.decide) if type(t) is Expr else t
 
 
 def _value(a: Any) -> Any:
@@ -200,34 +227,3 @@ def forget() -> None:
     """Drop every memoised result: the default dtype changed, or rules were added."""
     _DEFAULT_DTYPE[0] = torch.get_default_dtype()
     _PLANS.clear()
-
-
-def _results(plan: Plan, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    targets = plan.targets
-    if len(targets) == 1:
-        return _result(plan, targets[0], res, args, kwargs)
-    if not targets:
-        return None
-    if len(res) != len(targets):
-        raise AssertionError(f"the rule of {plan.op} gave {len(res)} results, not {len(targets)}")
-    return tuple([_result(plan, t, r, args, kwargs) for t, r in zip(targets, res)])
-
-
-def _result(plan: Plan, target: int | str | None, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if target is None:
-        return _wrap(res)
-    out = args[target] if type(target) is int else kwargs[target]  # type: ignore[index]
-    if type(res) is not TensorType or res is out.val:
-        return out
-    old = out.val
-    if torch.Tag.inplace_view in plan.op.tags:
-        out.data = _wrap(res)
-    elif res.sizes != old.sizes:
-        if not plan.reshapes:
-            raise RuntimeError(
-                f"output with shape {list(old.sizes)} doesn't match the broadcast shape {list(res.sizes)}"
-            )
-        out.data = _wrap(TensorType(res.sizes, res.strides, old.dtype, old.device))
-    if not torch.can_cast(res.dtype, old.dtype):
-        raise RuntimeError(f"result type {res.dtype} can't be cast to the desired output type {old.dtype}")
-    return out

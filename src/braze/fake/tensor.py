@@ -9,6 +9,7 @@ import torch
 from .. import ir
 from ..errors import Unsupported
 from ..ir import TensorType
+from .symint import Decide, refuse, to_symint
 
 _make_wrapper: Any = torch.Tensor._make_wrapper_subclass
 _strided = torch.strided
@@ -54,14 +55,28 @@ class FakeTensor(torch.Tensor):
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
-def fake_from(t: TensorType, param: bool = False) -> FakeTensor:
-    """A fresh leaf of that type; ``param`` makes it pass ``isinstance(x, torch.nn.Parameter)``."""
-    sizes, strides, offset = t.sizes, t.strides, t.offset
-    x: FakeTensor = _make_wrapper(
-        FakeTensor, sizes, strides, offset, None, t.dtype, _strided, t.device, False, t.requires_grad
-    )
+def wrap(t: TensorType, requires_grad: bool = False, decide: Decide = refuse) -> FakeTensor:
+    """A tracing tensor of type ``t``; Expr sizes become SymInts that ask ``decide``."""
+    try:
+        x: FakeTensor = _make_wrapper(
+            FakeTensor, t.sizes, t.strides, t.offset, None, t.dtype, _strided, t.device, False, requires_grad
+        )
+    except TypeError:  # an Expr among them
+        sizes = [to_symint(n, decide) for n in t.sizes]
+        strides = [to_symint(n, decide) for n in t.strides]
+        offset = to_symint(t.offset, decide)
+        x = _make_wrapper(FakeTensor, sizes, strides, offset, None, t.dtype, _strided, t.device, False, requires_grad)
     x.val = t
     x.node = None
+    return x
+
+
+def fake_from(t: TensorType, param: bool = False, decide: Decide = refuse) -> FakeTensor:
+    """A fresh leaf of that type; ``param`` makes it pass ``isinstance(x, torch.nn.Parameter)``.
+
+    ``decide(op, a, b)`` answers questions about symbolic sizes that their ranges leave open; by default Unsupported.
+    """
+    x = wrap(t, t.requires_grad, decide)
     if param:
         x._is_param = True
     return x

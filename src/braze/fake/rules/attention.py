@@ -55,9 +55,7 @@ def flash_backward(g: TensorType, q: TensorType, k: TensorType, v: TensorType, *
 
 
 @rule("_scaled_dot_product_efficient_attention")
-def efficient(
-    q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool, *rest: Any, **kw: Any
-) -> Any:
+def efficient(q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool, *rest: Any, **kw: Any) -> Any:
     b, h, t, _ = q.sizes
     length: IntLike = (t + 31) // 32 * 32 if keep_lse else 0
     number = TensorType((), (), _I64, _CPU)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...errors import Unsupported
 from ...ir import IntLike, TensorType
 from ..layout import channels_last, contiguous, suggests_channels_last
 from ..registry import rule
@@ -58,12 +59,14 @@ def _takes_last(
     """False where ATen picks its own 3-d transposed kernel on the CPU, which is contiguous only, over oneDNN's."""
     if not (transposed and w.rank == 5 and x.device.type == "cpu") or x.dtype is not torch.float32:
         return True
-    n = x.sizes
+    n = [k for k in (*x.sizes, *w.sizes) if isinstance(k, int)]
+    if len(n) < 10:
+        raise Unsupported(f"the memory format of a 3-d transposed convolution of symbolic sizes {x}")
     strided = any(s != 1 for s in (*stride, *dilation))
     if any(p >= s for p, s in zip(out_padding, stride)):
         return False
-    worth = strided or n[0] >= 16 or w.sizes[-1] != 1 or w.sizes[-2] != 1 or torch.get_num_threads() > 1
-    big = groups > 1 or (w.sizes[-1] > 3 and w.sizes[-2] > 3) or n[0] > 1 or n[0] * n[1] * n[2] * n[3] > 20480
+    worth = strided or n[0] >= 16 or n[-1] != 1 or n[-2] != 1 or torch.get_num_threads() > 1
+    big = groups > 1 or (n[-1] > 3 and n[-2] > 3) or n[0] > 1 or n[0] * n[1] * n[2] * n[3] > 20480
     return bool(worth and big)
 
 
