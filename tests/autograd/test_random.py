@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from autograd_harness import compile_program
 
 from braze.autograd import trace_joint
-from braze.errors import Unsupported
 from braze.ir import tensor_type
 from braze.prims.rng import philox_seed, philox_uniform
 
@@ -80,6 +79,7 @@ MOMENTS = {  # program: mean, variance, low, high
     "bernoulli_": (lambda x: x.clone().bernoulli_(x * 0 + 0.3), 0.3, 0.21, 0, 1),
     "exponential_": (lambda x: x.clone().exponential_(2.0), 0.5, 0.25, 0, 20),
     "multinomial": (lambda x: torch.multinomial(torch.tensor([1.0, 0, 3]), N, replacement=True), 1.5, 0.75, 0, 2),
+    "rrelu": (lambda x: F.rrelu(x - 1, 0.25, 0.75, True), -0.5, 0.25 / 12, -0.75, -0.25),
     "dropout": (lambda x: F.dropout(x * 0 + 1, 0.2, True), 1.0, 0.25, 0, 1.25),
 }
 
@@ -120,5 +120,3 @@ def test_other_draws_stay_library_calls():
     gen.manual_seed(1)
     want = torch.rand(4, generator=torch.Generator().manual_seed(1))
     assert torch.equal(f(torch.zeros(4))[1], want)
-    with pytest.raises(Unsupported):
-        trace_joint(lambda x: x.clone().bernoulli_(0.5, generator=gen), [tensor_type((4,))])

@@ -16,6 +16,7 @@ from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
 from .pause import paused_gc
 from .record import CONSTANT, Recorder, Value
+from .schema import op_info
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,8 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
             raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
         views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)  # a view of all is another tensor
         outside = o.requires_grad and not _tracked(o)
+        if not all(op_info(step.op).returns_view for step in views):  # a conjugate: its view is a copy in the graph
+            return OutputSpec("result", result(o), (), _tracked(o))
         if base.input >= 0:
             return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside)
         if base.input == CONSTANT or len(grouped[base]) == 1:

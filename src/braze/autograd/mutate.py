@@ -16,7 +16,7 @@ from ..fake import FakeTensor
 from ..ir import Node, TensorType, contiguous_strides
 from .layout import same_strides
 from .record import Recorder, handles
-from .schema import argument, bind, functional_form, op_info
+from .schema import bind, functional_form, op_info
 
 aten = torch.ops.aten
 Args = tuple[Any, ...]
@@ -25,15 +25,19 @@ Kwargs = dict[str, Any]
 
 def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Call the functional form and store what it gives in the arguments that the schema marks as written."""
-    found = functional_form(op)
-    if found is None:
+    form = functional_form(op)
+    if form is None:
         raise Unsupported(f"the in-place operator {op}, which has no functional form")
-    form, outs = found
-    info = op_info(op)
-    targets = [argument(op, args, kwargs, name, at) for name, at in info.writes]
-    left = {k: v for k, v in kwargs.items() if k not in outs}
-    lowered = tuple(rec.lower(a) for a in args)
-    node = rec.call(form, *lowered, **{k: rec.lower(v) for k, v in left.items()})
+    given = {a.name: x for a, x in zip(op._schema.arguments, args)} | kwargs
+    targets = [given.get(name) for name, _ in op_info(op).writes]
+    lowered = {k: rec.lower(v) for k, v in given.items()}
+    positional = []
+    for a in form._schema.arguments:
+        if a.kwarg_only or a.name not in lowered:
+            break
+        positional.append(lowered.pop(a.name))
+    named = {a.name: lowered[a.name] for a in form._schema.arguments if a.name in lowered}
+    node = rec.call(form, *positional, **named)
     results = [node] if isinstance(node.val, TensorType) else [rec.getitem(node, i) for i in range(len(node.val))]
     if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
         targets = list(targets[0])

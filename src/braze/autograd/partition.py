@@ -47,7 +47,7 @@ def partition(joint: Joint, budget: float = 1.0) -> AotGraphs:
 
 
 def _partition(joint: Joint, budget: float) -> AotGraphs:
-    has_backward = any(isinstance(g, Node) for g in joint.gradients)
+    has_backward = bool(joint.tangents)
     graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
     if has_backward:
         graph = eliminate_common_subexpressions(split_norms(graph))
@@ -72,7 +72,7 @@ def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ..
         result_grads=joint.result_grads,
         mutated=joint.mutated,
         saved=saved,
-        tangents=tuple(t.val for t in joint.tangents) if saved or joint.tangents else (),
+        tangents=tuple(t.val for t in joint.tangents),
         input_grads=tuple(isinstance(g, Node) for g in joint.gradients),
         watched=watched,
         random=any(_random(n) for n in joint.graph.calls),

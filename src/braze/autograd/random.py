@@ -174,6 +174,26 @@ def _dropout_backward(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs,
     define_as(rec, out, rec.call(aten.mul.Tensor, masked, float(scale)))
 
 
+@handles("rrelu_with_noise.default rrelu_with_noise_.default")
+def _rrelu(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Leaky ReLU of a random slope; ``noise`` keeps the slopes for the backward."""
+    bound = bind(op, args, kwargs)
+    if bound["generator"] is not None:
+        raise Unsupported(f"{op} with its own generator")
+    x, low, high = rec.lower(args[0]), bound["lower"], bound["upper"]
+    if bound["training"]:
+        slope = _uniform(rec, x.val, low, high)
+        noise = rec.call(aten.where.ScalarOther, rec.call(aten.le.Scalar, x, 0), slope, 1.0)
+        rec.write(args[1], noise)
+        node = rec.call(aten.mul.Tensor, x, noise)
+    else:
+        node = rec.call(aten.leaky_relu.default, x, (low + high) / 2)
+    if out is args[0]:
+        rec.write(args[0], node)
+    else:
+        define_as(rec, out, node)
+
+
 @handles("randperm.default randperm.generator")
 def _randperm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     if kwargs.get("generator") is not None:

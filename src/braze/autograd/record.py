@@ -99,6 +99,8 @@ class Recorder:
         if step.op is aten.as_strided.default:  # absolute in storage, and fresh values start at 0
             args = (*args[:2], args[2] - base.type.offset + node.val.offset)
             type_ = type_.with_(offset=args[2])
+        if step.op in _PACKED:
+            return self.call(step.op, node)
         if step.index is None:
             return self.emit(step.op, (node, *args), dict(step.kwargs), type_)
         vals = self.infer(step.op, (node, *args), dict(step.kwargs))
@@ -258,6 +260,7 @@ class Recorder:
             parent, rest = _absolute(parent, args[1:], kwargs)
             kwargs = {}
         else:
+            op = _LAZY.get(op, op)
             rest = tuple([self.lower(a) for a in args[1:]])
         named = tuple((k, self.lower(v)) for k, v in kwargs.items())
         if type(out) is FakeTensor:
@@ -278,6 +281,9 @@ def _absolute(value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     return value.base, (list(size), list(stride), value.type.offset if offset is None else offset)
 
 
+# Views that only flag a tensor, which fakes cannot be: done at once in the graph.
+_LAZY = {aten._conj.default: aten.conj_physical.default, aten._neg_view.default: aten.neg.default}
+_PACKED = frozenset(_LAZY.values())  # what these give has no gaps, where a view would
 HANDLERS: dict[OpOverload, Handler] = {}
 
 

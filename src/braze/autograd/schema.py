@@ -62,36 +62,29 @@ def op_info(op: OpOverload) -> OpInfo:
 
 
 @lru_cache(None)
-def functional_form(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
-    """The operator that returns what ``op`` writes, and the keyword arguments of ``op`` to leave out; None if none.
+def functional_form(op: OpOverload) -> OpOverload | None:
+    """The operator of the same arguments (by name and type, ``out`` left out) that returns what ``op`` writes.
 
-    ``add_.Tensor`` -> ``add.Tensor``; ``_foreach_mul_.List`` -> ``_foreach_mul.List``; ``add.out`` -> ``add.Tensor``
-    without ``out``.
+    ``add_.Tensor`` -> ``add.Tensor``; ``pow_.Scalar`` -> ``pow.Tensor_Scalar``; ``add.out`` -> ``add.Tensor``.
     """
     schema = op._schema
     namespace, name = schema.name.split("::")
     module = getattr(torch.ops, namespace)
-    outs = tuple(a.name for a in schema.arguments if a.is_out)
-    if outs:
-        want = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
-        packet = getattr(module, name.removesuffix("_out"), None) or getattr(module, name)
-        for overload in packet.overloads():
-            found = getattr(packet, overload)
-            if [(a.name, str(a.type)) for a in found._schema.arguments] == want and not op_info(found).writes:
-                return found, outs
+    want = {a.name: str(a.type) for a in schema.arguments if not a.is_out}
+    if len(want) < len(schema.arguments):
+        base = name.removesuffix("_out")
+    elif name.endswith("_"):
+        base = name[:-1]
+    else:
         return None
-    if not name.endswith("_"):
-        return None
-    packet = getattr(module, name[:-1], None)
-    found = getattr(packet, op._overloadname or "default", None) if packet is not None else None
-    return None if found is None or op_info(found).writes else (found, ())
-
-
-def argument(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position: int) -> Any:
-    """An argument of a call by its name or position; None where it was left to its default."""
-    if 0 <= position < len(args):
-        return args[position]
-    return kwargs.get(name)
+    packet = getattr(module, base, None)
+    overloads = packet.overloads() if packet is not None else []
+    for overload in sorted(overloads, key=lambda o: o != op._overloadname):
+        found: OpOverload = getattr(packet, overload)
+        have = {a.name: str(a.type) for a in found._schema.arguments}
+        if have == want and not op_info(found).writes:
+            return found
+    return None
 
 
 def bind(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

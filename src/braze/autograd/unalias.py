@@ -18,6 +18,7 @@ from ..errors import Unsupported
 from ..fake import find_rule
 from ..fake.layout import is_dense
 from ..ir import Graph, Node
+from .layout import same_strides
 from .rewrite import build
 from .schema import op_info
 
@@ -80,10 +81,35 @@ def unalias_gradients(graph: Graph, n_saved: int) -> Graph:
 
 
 def _copy(node: Node, copies: list[Node], index: int) -> Node:
+    """A copy of an output: of its value where that keeps the strides, else the same views of a copy of its root."""
     out = clone_of(node)
+    root = storage_root(node)
+    if not _same_layout(out, node) and is_dense(root.val.sizes, root.val.strides):
+        return _views_of(node, clone_of(root), copies, index)
     out.name = f"{node.name}_out{index}"
     copies.append(out)
     return out
+
+
+def _same_layout(a: Node, b: Node) -> bool:
+    return same_strides(a.val.sizes, a.val.strides, b.val.strides)
+
+
+def _views_of(node: Node, source: Node, copies: list[Node], index: int) -> Node:
+    """``node`` with the root of its views replaced by ``source``."""
+    chain = []
+    while True:
+        chain.append(node)
+        is_item = node.target is operator.getitem
+        if not is_item and storage_root(node) is node.args[0]:
+            break
+        node = node.args[0]
+    source.name = f"{source.name}_out{index}"
+    copies.append(source)
+    for n in reversed(chain):
+        source = Node(f"{n.name}_out{index}", "call", n.target, (source, *n.args[1:]), n.kwargs, n.val, n.loc)
+        copies.append(source)
+    return source
 
 
 def saved_copy(node: Node) -> Node:

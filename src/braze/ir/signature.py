@@ -87,5 +87,5 @@ class Signature:
 
     @property
     def differentiable(self) -> bool:
-        """Whether there is anything to differentiate: then there is a backward graph."""
-        return bool(self.tangents) and any(self.input_grads)
+        """Whether results require grad: then there is a backward graph, even if all it gives is None."""
+        return bool(self.tangents)
