@@ -1,9 +1,9 @@
 """Triton kernels to machine code: parallel worker processes, remembered in the process and on disk.
 
-Measured (one kernel, Triton 3.6 and 3.8): 95 to 120 ms, of which LLVM takes half and ptxas a third.  Triton's LLVM step
-holds the GIL while it links libdevice (28 ms) and its front end is Python, so threads in one process do not scale: a worker
-is a process that imports triton alone (0.15 s).  Workers start with the first job, end after ``IDLE`` seconds without
-one, and end with this process, since their input closes.
+Measured (one kernel, Triton 3.6 and 3.8): 95 to 120 ms, of which LLVM takes half and ptxas a third.  Triton's LLVM
+step holds the GIL while it links libdevice (28 ms) and its front end is Python, so threads in one process do not scale:
+a worker is a process that imports triton alone (0.15 s).  Workers start with the first job, end after ``IDLE`` seconds
+without one, and end with this process, since their input closes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _WORKER = Path(__file__).with_name("cuda_worker.py")
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code of one kernel. ``name`` is its entry, ``threads`` a program's, ``shared`` its dynamic shared memory in
-    bytes."""
+    """Machine code of one kernel. ``name`` is its entry, ``threads`` a program's, ``shared`` its dynamic shared memory
+    in bytes."""
 
     image: bytes
     name: str

@@ -100,6 +100,15 @@ def write_message(stream: BinaryIO, message: dict[str, Any], binary: bytes = b""
     stream.flush()
 
 
+def describe(error: BaseException | None) -> str:
+    """An error and its causes, the innermost first: Triton's own message is about the caller."""
+    lines = []
+    while error is not None:
+        lines.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__
+    return "\n".join(reversed(lines))
+
+
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer requests until the input closes."""
     configure()
@@ -107,7 +116,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         try:
             answer, binary = compile_source(request)
         except BaseException as e:  # noqa: BLE001 (any failure is the request's answer)
-            answer, binary = {"error": f"{type(e).__name__}: {e}"}, b""
+            answer, binary = {"error": describe(e)}, b""
         write_message(sink, answer, binary)
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 from braze.config import Config
 from braze.inductor.loops import Buffer, Kernel, Program, canonical
+from braze.ir import to_str
 from braze.runtime.cpu import Source, load_kernels
+from braze.runtime.cuda import load_kernels_cuda
 
 from .host import HostWriter, scope
 from .llvm_module import emit_source
 from .llvm_plan import arguments
+from .triton_emit import emit_triton
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,10 @@ _EMITTED: dict[str, Source] = {}
 
 
 def kernel_order(kernel: Kernel) -> tuple[list[Buffer], list[str]]:
-    """A kernel's arguments in call order: the program's buffers, then names of sizes."""
+    """A kernel's arguments in call order: the program's buffers, then its sizes as text."""
+    if kernel.device.type == "cuda":
+        emitted = emit_triton(kernel)
+        return list(emitted.buffers), [to_str(s) for s in emitted.sizes]
     form = canonical(kernel)
     own = {b: original for b, original in zip(_first_use(form.kernel), form.buffers)}
     buffers, sizes = arguments(form.kernel)
@@ -53,15 +59,33 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     config = config or Config.from_env()
     writer = HostWriter(program, kernel_order)
     text = writer.write()
-    sources = {key: _EMITTED.get(key) for key in writer.kernels}
-    for step in program.steps:
-        if isinstance(step, Kernel):
-            form = canonical(step)
-            if sources[form.key] is None:
-                made = replace(emit_source(form.kernel), name=writer.kernels[form.key])
-                sources[form.key] = _EMITTED[form.key] = made
-    ready = {k: s for k, s in sources.items() if s is not None}
-    functions = dict(zip(ready, load_kernels(list(ready.values()), config)))
-    names = scope(writer, functions)
+    kernels = [step for step in program.steps if isinstance(step, Kernel)]
+    cpu = _compile_cpu([k for k in kernels if k.device.type != "cuda"], writer, config)
+    cuda = _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
+    compiled = {**cpu, **cuda}
+    names = scope(writer, {key: function for key, (function, _) in compiled.items()})
     exec(compile(text, f"<braze host {program.name}>", "exec"), names)  # noqa: S102
-    return CompiledProgram(names["call"], text, {writer.kernels[k]: s.text for k, s in ready.items()})
+    return CompiledProgram(names["call"], text, {writer.kernels[key]: source for key, (_, source) in compiled.items()})
+
+
+Functions = dict[str, tuple[Any, str]]  # canonical key -> (function, its text)
+
+
+def _compile_cpu(kernels: list[Kernel], writer: HostWriter, config: Config) -> Functions:
+    sources: dict[str, Source] = {}
+    for kernel in kernels:
+        form = canonical(kernel)
+        if form.key not in sources:
+            if form.key not in _EMITTED:
+                _EMITTED[form.key] = replace(emit_source(form.kernel), name=writer.kernels[form.key])
+            sources[form.key] = _EMITTED[form.key]
+    functions = load_kernels(list(sources.values()), config)
+    return {key: (f, source.text) for (key, source), f in zip(sources.items(), functions)}
+
+
+def _compile_cuda(kernels: list[Kernel], config: Config) -> Functions:
+    if not kernels:
+        return {}
+    codes = {canonical(k).key: emit_triton(k).code for k in kernels}
+    functions = load_kernels_cuda(list(codes.values()), kernels[0].device, config)
+    return {key: (f, code.source) for (key, code), f in zip(codes.items(), functions)}

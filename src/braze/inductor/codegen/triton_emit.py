@@ -16,8 +16,9 @@ The running example's softmax, ``x: i0 < 64, r: r0 < 256``, becomes (one line a 
         tl.store(out_ptr0 + (256*xindex[:, None] + rindex[None, :]), v5)
 
 A value that varies along one block dim is a vector, put along its dim where it meets the block (so a row's value is
-loaded once a thread, not once a column).  The text names nothing of the program (buffers are ``in_ptr0``...), so equal layers give equal text.  All loads of a
-kernel come before its stores where that is not a matter of values: a store may go to the memory of a load's buffer.
+loaded once a thread, not once a column).  The text names nothing of the program (buffers are ``in_ptr0``...), so equal
+layers give equal text.  All loads of a kernel come before its stores where that is not a matter of values: a store may
+go to the memory of a load's buffer.
 """
 
 from __future__ import annotations
@@ -61,16 +62,18 @@ def emit_triton(kernel: Kernel, card: Card = H200) -> Emitted:
 
     Kernels that differ in names alone give one code, emitted once."""
     form = canonical(kernel)
-    made = _EMITTED.get((form.key, card))
-    if made is None:
+    accesses = dict.fromkeys(i.buffer for i in form.kernel.body if isinstance(i, (Load, Store)))
+    found = _EMITTED.get((form.key, card))
+    if found is None:
         layout = analyse(form.kernel)
-        made = _EMITTED[form.key, card] = _Emitter(form.kernel, layout, choose(form.kernel, layout, card)).emit()
-    accesses = (i.buffer for i in form.kernel.body if isinstance(i, (Load, Store)))
-    original = dict(zip(dict.fromkeys(accesses), form.buffers))
-    return Emitted(made.code, tuple(original.get(b, b) for b in made.buffers), made.sizes)
+        made = _Emitter(form.kernel, layout, choose(form.kernel, layout, card)).emit()
+        place = {b: i for i, b in enumerate(accesses)}
+        found = _EMITTED[form.key, card] = made, tuple(place[b] for b in made.buffers)
+    made, order = found
+    return Emitted(made.code, tuple(form.buffers[i] for i in order), made.sizes)
 
 
-_EMITTED: dict[tuple[str, Card], Emitted] = {}
+_EMITTED: dict[tuple[str, Card], tuple[Emitted, tuple[int, ...]]] = {}
 
 
 class _Emitter:
@@ -342,7 +345,7 @@ class _Emitter:
         literals = ops.takes_literals(i.fn, kind) and not all(isinstance(a, Const) for a in i.args)
         dims = self.dims_of(i.args)
         args = [self.use(a, dims, literals and (k > 0 or i.fn != "where")) for k, a in enumerate(i.args)]
-        text = ops.template(i.fn, kind).format(*args, t=ops.TYPES[i.dtype], s=ops.TYPES[kind])
+        text = ops.template(i.fn, kind).format(*args, t=ops.TYPES[i.dtype])
         self.define(i, text, dims)
 
     def convert(self, i: Compute) -> None:
