@@ -205,7 +205,18 @@ def sets(x):
     s.discard(1)
     s.update([7])
     t = {2, 9}
-    return x + len(s), s | t, s & t, s - t, s ^ t, 2 in s, s.union([1]), s.issubset({2, 3, 4, 7}), frozenset(t), s == {2, 3, 4, 7}
+    return (
+        x + len(s),
+        s | t,
+        s & t,
+        s - t,
+        s ^ t,
+        2 in s,
+        s.union([1]),
+        s.issubset({2, 3, 4, 7}),
+        frozenset(t),
+        s == {2, 3, 4, 7},
+    )
 
 
 @case(X)
@@ -335,6 +346,15 @@ def lambdas_and_partials(x):
     f = functools.partial(lambda a, b, c=0: a * b + c, 2, c=x)
     g = functools.reduce(operator.add, [1, 2, 3])
     return f(3), g, list(map(lambda v: v + 1, [1, 2])), list(filter(None, [0, 1])), f.args, f.keywords
+
+
+GETTERS = operator.itemgetter(1), operator.attrgetter("x.y")
+
+
+@case(X)
+def operator_getters(x):
+    get, name, call = operator.itemgetter(0, 1), operator.attrgetter("shape"), operator.methodcaller("sum", dim=0)
+    return get([x, 2, 3]), name(x), call(x), GETTERS[0]([5, 6]), sorted([(1, 2), (0, 3)], key=operator.itemgetter(0))
 
 
 @case(X)
@@ -511,7 +531,11 @@ def iterators(x):
     it = iter([1, 2, 3])
     h = next(it), list(it), next(it, "none")
     i = list(itertools.starmap(pow, [(2, 3)])), list(itertools.takewhile(lambda v: v < 2, [1, 2, 1]))
-    j = list(itertools.permutations([1, 2])), list(itertools.combinations([1, 2, 3], 2)), list(itertools.pairwise([1, 2, 3]))
+    j = (
+        list(itertools.permutations([1, 2])),
+        list(itertools.combinations([1, 2, 3], 2)),
+        list(itertools.pairwise([1, 2, 3])),
+    )
     return x + 1, a, b, c, d, e, f, g, h, i, j
 
 
@@ -899,7 +923,16 @@ def dataclass_objects(x, d):
         frozen = False
     except dataclasses.FrozenInstanceError:
         frozen = True
-    return x + d.a, e, e == e, Data(1) == Data(1), f, frozen, [k.name for k in dataclasses.fields(e)], dataclasses.replace(f, a=9)
+    return (
+        x + d.a,
+        e,
+        e == e,
+        Data(1) == Data(1),
+        f,
+        frozen,
+        [k.name for k in dataclasses.fields(e)],
+        dataclasses.replace(f, a=9),
+    )
 
 
 class Pair(NamedTuple):

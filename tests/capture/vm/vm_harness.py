@@ -93,8 +93,11 @@ def same(a: Any, b: Any, seen: set[int] | None = None) -> bool:
     if id(a) in seen:
         return True
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and torch.allclose(a, b, 1e-5, 1e-6, equal_nan=True) and (
-            a.requires_grad == b.requires_grad
+        return (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.allclose(a, b, 1e-5, 1e-6, equal_nan=True)
+            and (a.requires_grad == b.requires_grad)
         )
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return False

@@ -59,7 +59,7 @@ def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value])
     slots = bind_arguments(vm, f, args, kwargs)
     frame = Frame(vm, vm.decode(code), f, slots)
     if code.co_flags & _GENERATOR:
-        return GeneratorValue(frame)
+        return GeneratorValue(frame, f, args, kwargs)
     return frame.run_call()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import (
@@ -27,7 +28,7 @@ from .guarding import Frozen
 from .registry import is_static
 from .signals import unsupported
 from .values.base import FALSE, NONE, TRUE, Const, Value
-from .values.functions import CellValue, MethodValue, PartialValue, WrapperValue
+from .values.functions import CellValue, GetterValue, MethodValue, PartialValue, WrapperValue
 from .values.mappings import DictValue, SetValue
 from .values.modules import ModuleValue
 from .values.objects import ExceptionValue, ObjectValue
@@ -185,6 +186,15 @@ def _partial(vm: Tracer, raw: Any, source: Source | None) -> Value:
     return PartialValue(func, args, kwargs, source)
 
 
+def _getter(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    cls = type(raw)
+    args = raw.__reduce__()[1]
+    if source is None or cls is operator.methodcaller:
+        unsupported(f"an existing operator.{cls.__name__}")
+    vm.guards.const(source, raw)
+    return GetterValue(cls, [wrap(vm, a, None) for a in args], {}, raw, source)
+
+
 def _wrapper(vm: Tracer, raw: Any, source: Source | None) -> Value:
     return WrapperValue(raw, source)
 
@@ -273,6 +283,9 @@ WRAPPERS: dict[type, Wrapper] = {
     type(functools.lru_cache(lambda: None)): lambda vm, raw, source: BuiltinValue(raw, source),
     functools.partial: _partial,
     MappingProxyType: _mapping_proxy,
+    operator.itemgetter: _getter,
+    operator.attrgetter: _getter,
+    operator.methodcaller: _getter,
     staticmethod: _wrapper,
     classmethod: _wrapper,
     property: _wrapper,

@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import logging
+import operator
 import os
 import random
 import sys
@@ -22,7 +23,7 @@ from ..attributes import BINDERS, find
 from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, class_method, handles, pure, simple
 from ..signals import unsupported
 from ..values.base import NONE, Const, Value
-from ..values.functions import MethodValue, PartialValue
+from ..values.functions import GetterValue, MethodValue, PartialValue
 from ..values.iterators import ItemsIterator, LazyIterator
 from ..values.mappings import DictValue, SetValue
 from ..values.objects import ObjectValue
@@ -50,6 +51,10 @@ def signature(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raw = func.as_const(vm)
     real = inspect.signature(MethodType(raw, object()) if bound else raw)
     return vm.wrap_frozen(real, "signature")
+
+
+if hasattr(sys, "exception"):
+    HANDLERS[sys.exception] = lambda vm, args, kwargs: NONE if vm.handled is None else vm.handled
 
 
 # ---- functools
@@ -92,6 +97,14 @@ def _bind_cached(vm: Tracer, found: Any, obj: Value, cls: type, name: str) -> Va
 
 
 BINDERS[_LRU] = _bind_cached
+
+
+def _getter(cls: type) -> Any:
+    return lambda vm, args, kwargs: GetterValue(cls, args, kwargs)
+
+
+for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+    HANDLERS[_cls] = _getter(_cls)
 
 
 # ---- itertools

@@ -279,6 +279,7 @@ GETSETS.update(
 FUNCTION_FIELDS.update(
     {
         "__doc__": _function_doc,
+        "__type_params__": lambda vm, v: TupleValue([]),
         "__module__": _function_module,
         "__closure__": _closure,
         "__globals__": lambda vm, v: unsupported("reading a function's __globals__"),

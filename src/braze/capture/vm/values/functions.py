@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from types import (
     BuiltinMethodType,
     CellType,
@@ -255,3 +256,41 @@ class WrapperValue(Value):
 
     def pytype(self, vm: Tracer) -> type:
         return type(self.raw)
+
+
+class GetterValue(Value):
+    """``operator.itemgetter``, ``attrgetter`` or ``methodcaller``."""
+
+    __slots__ = ("cls", "args", "kwargs", "raw")
+
+    def __init__(
+        self, cls: type, args: list[Value], kwargs: dict[str, Value], raw: Any = None, source: Source | None = None
+    ) -> None:
+        self.source = source
+        self.cls, self.args, self.kwargs, self.raw = cls, args, kwargs, raw
+
+    def pytype(self, vm: Tracer) -> type:
+        return self.cls
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        (obj,) = args
+        if self.cls is operator.methodcaller:
+            return obj.get_attr(vm, self.args[0].as_const(vm)).call(vm, self.args[1:], self.kwargs)
+        out = [self._get(vm, obj, a) for a in self.args]
+        return out[0] if len(out) == 1 else vm.new_tuple(out)
+
+    def _get(self, vm: Tracer, obj: Value, key: Value) -> Value:
+        if self.cls is operator.itemgetter:
+            return obj.get_item(vm, key)
+        for name in key.as_const(vm).split("."):
+            obj = obj.get_attr(vm, name)
+        return obj
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [*self.args, *self.kwargs.values()]
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(self.cls, self.args, self.kwargs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import GeneratorType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..signals import Raised, unsupported
 from .base import NONE, Value
@@ -11,17 +11,19 @@ from .iterators import IteratorValue
 
 if TYPE_CHECKING:
     from ..frame import Frame
+    from ..rebuild import Rebuilder
     from ..tracer import Tracer
 
 
 class GeneratorValue(IteratorValue):
     """A generator object over a suspended frame. ``result`` is what it returned."""
 
-    __slots__ = ("frame", "started", "done", "running", "result")
+    __slots__ = ("frame", "started", "done", "running", "result", "made_by")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, func: Value, args: list[Value], kwargs: dict[str, Value]) -> None:
         self.source = None
         self.frame = frame
+        self.made_by = (func, args, kwargs)
         self.started = self.done = self.running = False
         self.result: Value = NONE
 
@@ -75,4 +77,27 @@ class GeneratorValue(IteratorValue):
         return self.result
 
     def parts(self, vm: Tracer) -> list[Value]:
-        unsupported("a generator that was started inside the compiled region leaves it")
+        if self.done:
+            return []
+        if self.started:
+            unsupported("a generator that was started inside the compiled region leaves it")
+        func, args, kwargs = self.made_by
+        return [func, *args, *kwargs.values()]
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        """One that has not started is made again by the same call."""
+        func, args, kwargs = self.made_by
+        if self.done:
+            rb.remember(self, lambda: rb.call(_exhausted, []))
+        else:
+            rb.remember(self, lambda: rb.call(_call, [func, *args], kwargs))
+
+
+def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _exhausted() -> Any:
+    out = (x for x in ())
+    out.close()
+    return out
