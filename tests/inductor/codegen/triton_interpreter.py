@@ -68,11 +68,12 @@ def _unpack(data: Any) -> torch.Tensor:
 
 def _stand_in(name: str) -> Any:
     """A libdevice function on the interpreter's values, by torch."""
+    import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
-    torch_name = {"rint": "round", "abs": "abs"}.get(name, name)
-    fn = getattr(torch, torch_name)
+    exact = {"nearbyint": torch.round, "fmod": lambda a, b: torch.from_numpy(np.fmod(a.numpy(), b.numpy()))}
+    fn = exact.get(name) or getattr(torch, name)
 
     def call(*args: Any) -> Any:
         first = next(a for a in args if hasattr(a, "handle"))
@@ -86,8 +87,9 @@ def _stand_in(name: str) -> Any:
 def _patch() -> None:
     from triton.language.extra import libdevice
 
-    names = """rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
-    erfinv lgamma floor ceil rint trunc fmod pow atan2 copysign nextafter""".split()
+    names = """
+    rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
+    erfinv lgamma floor ceil nearbyint trunc fmod pow atan2 copysign nextafter""".split()
     for n in names:
         setattr(libdevice, n, _stand_in(n))
 

@@ -1,4 +1,4 @@
-"""Device functions that generated Triton modules copy in when they need them, by name: text, for a module to stand alone.
+"""Device functions that generated Triton modules copy in when they need them, by name. Text: a module stands alone.
 
 Each is plain Triton; ``float`` helpers take f32 and f64, ``_int`` helpers every integer type.
 """
@@ -54,10 +54,11 @@ def bz_remainder_int(a, b):
 @triton.jit
 def bz_pow_int(a, b):
     """Integer power by squaring, wrapping; a negative exponent gives 0, or +-1 for the bases +-1."""
+    width: tl.constexpr = a.dtype.primitive_bitwidth
     out = a * 0 + 1
     base = a
     e = b
-    for _ in tl.static_range(a.dtype.primitive_bitwidth):
+    for _ in tl.static_range(width):
         out = tl.where((e & 1) != 0, out * base, out)
         base = base * base
         e = e >> 1
@@ -194,4 +195,4 @@ def helper_source(body: str) -> str:
 
     for name in dict.fromkeys(_NAME.findall(body)):
         visit(name)
-    return "\n".join(HELPERS[n] for n in order)
+    return "\n".join(["", *(HELPERS[n] for n in order)])

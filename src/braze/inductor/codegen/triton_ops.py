@@ -1,8 +1,8 @@
 """How each elementwise primitive is spelled in Triton: one row an operation, a column a class of operand types.
 
 Columns are looked up from the special to the general: the exact short dtype ("f32", "f64", "i64", ...), then its class
-("float", "sint", "uint", "bool"), then "int" and "any".  In a template ``{0}``, ``{1}``, ``{2}`` are the operands, ``{t}`` the Triton
-type of the result and ``{s}`` that of the first operand.  Names starting with ``bz_`` are device functions of
+("float", "int", "uint", "bool"), then "int" for unsigned ones, then "any".  In a template ``{0}``, ``{1}``, ``{2}`` are
+the operands and ``{t}`` is the Triton type of the result.  Names starting with ``bz_`` are device functions of
 ``triton_helpers.HELPERS``, which the emitter copies into the module that uses them.
 
 Accuracy is that of ATen's CUDA kernels: IEEE division and square root, libdevice (the library behind CUDA's own math.h)
@@ -51,14 +51,14 @@ _NAN = "propagate_nan=tl.PropagateNan.ALL"
 
 
 def _lib(name: str, args: int = 1) -> dict[str, str]:
-    return {"float": f"libdevice.{name}({', '.join('{%d}' % i for i in range(args))})"}
+    return {"float": f"libdevice.{name}({', '.join(('{0}', '{1}')[:args])})"}
 
 
 def _test(symbol: str) -> dict[str, str]:
     # int1 compares as a signed number (True is -1), hence the detour over int8 for the ordering of bools.
-    row = {"any": "{0} %s {1}" % symbol}
+    row = {"any": f"{{0}} {symbol} {{1}}"}
     if symbol not in ("==", "!="):
-        row["bool"] = "{0}.to(tl.uint8) %s {1}.to(tl.uint8)" % symbol
+        row["bool"] = f"{{0}}.to(tl.uint8) {symbol} {{1}}.to(tl.uint8)"
     return row
 
 
@@ -96,9 +96,9 @@ OPS: dict[str, dict[str, str]] = {
     "sigmoid": {"f32": "tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))", "f64": "1.0 / (1.0 + libdevice.exp(-{0}))"},
     "floor": _lib("floor"),
     "ceil": _lib("ceil"),
-    "round": _lib("rint"),
+    "round": _lib("nearbyint"),
     "trunc": _lib("trunc"),
-    "bitwise_not": {"bool": "{0} == 0", "int": "~{0}"},
+    "bitwise_not": {"bool": "{0} == 0", "u8": "{0} ^ 255", "int": "~{0}"},
     "clone": {"any": "{0}"},
     "add": {"any": "{0} + {1}"},
     "sub": {"any": "{0} - {1}"},
@@ -110,8 +110,8 @@ OPS: dict[str, dict[str, str]] = {
     "remainder": {"float": "bz_remainder({0}, {1})", "uint": "{0} % {1}", "int": "bz_remainder_int({0}, {1})"},
     "pow": {"float": "libdevice.pow({0}, {1})", "int": "bz_pow_int({0}, {1})"},
     "atan2": _lib("atan2", 2),
-    "maximum": {"float": "tl.maximum({0}, {1}, %s)" % _NAN, "int": "tl.maximum({0}, {1})"},
-    "minimum": {"float": "tl.minimum({0}, {1}, %s)" % _NAN, "int": "tl.minimum({0}, {1})"},
+    "maximum": {"float": f"tl.maximum({{0}}, {{1}}, {_NAN})", "int": "tl.maximum({0}, {1})"},
+    "minimum": {"float": f"tl.minimum({{0}}, {{1}}, {_NAN})", "int": "tl.minimum({0}, {1})"},
     "copysign": _lib("copysign", 2),
     "nextafter": _lib("nextafter", 2),
     "bitwise_and": {"any": "{0} & {1}"},
@@ -174,7 +174,7 @@ def convert(text: str, source: torch.dtype, target: torch.dtype) -> str:
         return text
     if target is torch.bool:
         return f"{text} != 0"
-    if source is torch.float64 and target in (torch.float16, torch.bfloat16):
+    if source is not torch.float32 and target in (torch.float16, torch.bfloat16):
         return f"{text}.to(tl.float32).to({TYPES[target]})"  # ATen rounds twice too
     return f"{text}.to({TYPES[target]})"
 
