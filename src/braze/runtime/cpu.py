@@ -1,8 +1,8 @@
 """CPU kernels at run time: what the host can do, LLVM IR text to machine code, machine code to Python callables.
 
-``load_kernels(sources)`` takes modules of LLVM IR text (what they define: ``cpu_entry``) and gives one Python function a
-module, called with tensors and sizes.  Object code is cached on disk by content.  A function keeps its machine code
-alive, and nothing else does.
+``load_kernels(sources)`` takes modules of LLVM IR text (what they define: ``cpu_entry``) and gives one Python
+function a module, called with tensors and sizes.  Object code is cached on disk by content.  A function keeps its
+machine code alive, and nothing else does.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ def _object_cache(folder: Path | None) -> DiskCache:
 
 @dataclass(frozen=True)
 class Source:
-    """A kernel's module of LLVM IR text (see ``cpu_entry``) and how to call it. ``units``: how many units of work there are,
-    -1 when the module's ``@units`` says so."""
+    """A kernel's module of LLVM IR text (see ``cpu_entry``) and how to call it. ``units``: how many units of work
+    there are, -1 when the module's ``@units`` says so."""
 
     name: str
     text: str

@@ -1,11 +1,12 @@
 """The way from a Python call to a kernel's machine code, in LLVM IR: compiled once, shared by all kernels.
 
-A kernel's module defines ``void @work(ptr args, i64 begin, i64 end)``, and ``i64 @units(ptr args)`` when the number of its
-units of work is not constant.  ``args`` is an array of 64-bit slots: the tensors' data pointers, the sizes, and the
-address of an i32 that the kernel sets when an index is out of range.  ``@call`` below has CPython's fast-call signature; its
-``self`` is a ``bytes`` object with a :func:`descriptor` of the kernel.  It checks the arguments (TypeError), reads data pointers
-through torch's stable C interface, releases the interpreter lock for long kernels, runs the units on the calling thread
-or on torch's OpenMP threads in even contiguous shares, and raises IndexError when the kernel reported one.
+A kernel's module defines ``void @work(ptr args, i64 begin, i64 end)``, and ``i64 @units(ptr args)`` when the number
+of its units of work is not constant.  ``args`` is an array of 64-bit slots: the tensors' data pointers, the sizes,
+and the address of an i32 that the kernel sets when an index is out of range.  ``@call`` below has CPython's fast-call
+signature; its ``self`` is a ``bytes`` object with a :func:`descriptor` of the kernel.  It checks the arguments
+(TypeError), reads data pointers through torch's stable C interface, releases the interpreter lock for long kernels,
+runs the units on the calling thread or on torch's OpenMP threads in even contiguous shares, and raises IndexError
+when the kernel reported one.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def descriptor(work: int, units_function: int, units: int, tensors: int, sizes: 
 
 
 def entry_text(triple: str, tensor_offset: int, bytes_offset: int, openmp: bool) -> str:
-    """The module's text. ``tensor_offset``: of the TensorImpl pointer in a tensor object; ``bytes_offset``: of the data in
-    a ``bytes`` object."""
+    """The module's text. ``tensor_offset``: of the TensorImpl pointer in a tensor object; ``bytes_offset``: of the
+    data in a ``bytes`` object."""
     fork = "  call void @GOMP_parallel(ptr @share, ptr %context, i32 0, i32 0)" if openmp else "  unreachable"
     return "\n".join(
         [

@@ -38,6 +38,7 @@ ULPS: dict[str, float] = {
     "erfc": 8.0,
     "pow": 4.0,
 }
+ULPS_OF_F64 = {"digamma": 4096.0, "erfinv": 32.0}  # against eager, which errs itself; digamma cancels near its roots
 
 
 def floats(fn: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
@@ -103,7 +104,8 @@ def test_float_functions_of_one_operand(dtype: torch.dtype) -> None:
         eager = ref(x)
         mine, theirs = ulps(got, want, dtype), ulps(eager, want, dtype)
         signs = torch.signbit(got[want == 0]) == torch.signbit(want[want == 0])
-        if mine > max(ULPS.get(fn, 2.0), 2 * theirs) or not signs.all():
+        allowed = max(ULPS.get(fn, 2.0), ULPS_OF_F64.get(fn, 0.0) if dtype == F64 else 0.0)
+        if mine > max(allowed, 2 * theirs) or not signs.all():
             problems.append(f"{fn}: {mine:.2f} ulp, eager {theirs:.2f}, signs of zeros {bool(signs.all())}")
     assert not problems, "\n".join(problems)
 

@@ -174,6 +174,22 @@ class Builder:
             ]
         return parts[0]
 
+    def transpose(self, rows: Sequence[V]) -> list[V]:
+        """n vectors of n lanes (a power of two), transposed by exchanging ever larger blocks."""
+        out, n = list(rows), len(rows)
+        step = 1
+        while step < n:
+            low = ", ".join(f"i32 {k if not k & step else n + k - step}" for k in range(n))
+            high = ", ".join(f"i32 {k + step if not k & step else n + k}" for k in range(n))
+            for k in range(n):
+                if not k & step:
+                    a, b = out[k], out[k + step]
+                    pair = f"shufflevector {a.typed}, {b.typed}, <{n} x i32> "
+                    out[k] = self.let(a.elem, n, f"{pair}<{low}>")
+                    out[k + step] = self.let(a.elem, n, f"{pair}<{high}>")
+            step *= 2
+        return out
+
     # -- arithmetic
     def binary(self, op: str, a: V, b: V) -> V:
         a, b = self.unify(a, b)

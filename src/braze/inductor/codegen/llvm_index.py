@@ -254,6 +254,8 @@ def load(b: Builder, i: Load, at: Place, lanes: Lanes, mask: V | None, vector: b
     elif at.step == 1:
         assert mask is not None
         raw = _masked_load(b, elem, at.base, align, mask, b.splat(other, lanes.count))
+    elif at.step is not None and mask is None:
+        raw = _strided_load(b, elem, at.base, at.step, align, lanes.count)
     else:
         raw = _gather(b, elem, lane_pointers(b, elem, at, lanes.count), align, mask, b.splat(other, lanes.count))
     if dtype == torch.bool:
@@ -305,6 +307,25 @@ def _gather(b: Builder, elem: str, pointers: V, align: int, mask: V | None, othe
         )
     b.declare(name, t, [f"<{n} x ptr>", "i32 immarg", f"<{n} x i1>", t])
     return b.let(elem, n, f"call {t} @{name}({pointers.typed}, i32 {align}, {where.typed}, {other.typed})")
+
+
+def row_load(b: Builder, i: Load, base: V, distance: V, count: int, mask: V | None) -> V:
+    """``count`` neighbouring elements, as they are in memory, ``distance`` elements after ``base``."""
+    elem, align = memory_elem(i.dtype), i.dtype.itemsize
+    p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, {distance.typed}")
+    if mask is not None:
+        return _masked_load(b, elem, p, align, mask, b.splat(b.const(elem, 0), count))
+    return b.let(elem, count, f"load <{count} x {elem}>, {p.typed}, align {align}")
+
+
+def _strided_load(b: Builder, elem: str, base: V, step: int, align: int, n: int) -> V:
+    """Evenly spaced elements, one load each."""
+    out = V("poison", elem, n, True)
+    for k in range(n):
+        p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {k * step}")
+        x = b.let(elem, 1, f"load {elem}, {p.typed}, align {align}")
+        out = b.let(elem, n, f"insertelement {out.typed}, {x.typed}, i64 {k}")
+    return out
 
 
 def _gather_by_scalars(b: Builder, elem: str, pointers: V, align: int, mask: V | None, other: V) -> V:

@@ -12,7 +12,7 @@ from . import llvm_index as ix
 from .llvm_builder import ELEM, Builder, V
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, convert, emit_compute
-from .llvm_plan import Plan, arguments, estimate, is_point, needed_in_pass, row_instrs
+from .llvm_plan import TILE, Plan, Tile, arguments, estimate, is_point, needed_in_pass, row_instrs
 from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold, fold_of, merge_all
 
@@ -47,12 +47,14 @@ class Writer:
         """The function's body; its arguments are named %p0.. (buffers), %s0.. (sizes), %begin, %end."""
         self.enter(0, self.rows)
         plan = self.plan
+        for n, i in enumerate(plan.tile.loads if plan.tile else ()):
+            self.b.emit(f"%tile{n} = alloca [{TILE * TILE} x {ix.memory_elem(i.dtype)}], align 64")
         begin, end = V("%begin", "i64"), V("%end", "i64")
         if plan.chunk and not plan.units:
             self._chunks(begin, end)
             return
 
-        def unit(q: V, _: list[V]) -> tuple[()]:
+        def one(q: V, _: list[V]) -> tuple[()]:
             outer = self.scope
             self.scope = outer.copy()
             if plan.chunk:
@@ -69,7 +71,7 @@ class Writer:
             self.scope = outer
             return ()
 
-        self.b.loop(begin, end, 1, unit, runs=True)
+        self.b.loop(begin, end, 1, one, runs=True)
 
     def _delinearize(self, q: V) -> None:
         """Bind the unit axes from their flat position."""
@@ -117,8 +119,62 @@ class Writer:
             whole = isinstance(axis.size, int) and axis.size % plan.lanes == 0
             lo, hi, even = span or (zero, size, whole)
             self._vector_loop(axis, lo, hi, even, body, [], [])
+        elif plan.tile is not None and axis is plan.tile.axis:
+            lo, count, full = self._tile_span(plan.tile)
+            hi = self.b.add(lo, count)
+            if self.lanes.count == TILE:
+                self._stage(plan.tile, lo, None if full else count)
+            self.b.loop(lo, hi, 1, body, runs=True)
         else:
             self.b.loop(self.b.const("i64", 0), size, 1, body, runs=_runs(axis.size))
+
+    # -- transposes
+
+    def _tile_span(self, tile: Tile) -> tuple[V, V, bool]:
+        """First element of the tile's block, how many there are, are there always TILE."""
+        b = self.b
+        lo = b.mul(self.scope.symbols[tile.block.index], b.const("i64", TILE))
+        whole = b.const("i64", TILE)
+        if isinstance(tile.axis.size, int) and tile.axis.size % TILE == 0:
+            return lo, whole, True
+        left = b.sub(ix.scalar_index(b, tile.axis.size, self.scope), lo)
+        return lo, b.select(b.compare("slt", left, whole), left, whole), False
+
+    def _stage(self, tile: Tile, first: V, count: V | None) -> None:
+        """Read TILE x TILE blocks along the contiguous axis, transpose them in registers, keep them on the stack."""
+        outer = self.scope
+        self.scope = outer.copy()
+        self.scope.symbols[tile.axis.index] = first
+        b, lanes, vector = self.b, self.lanes, self.plan.vector
+        assert vector is not None
+        mask = None
+        if count is not None:
+            mask = b.compare("slt", b.iota("i32", TILE), b.cast("trunc", count, "i32"))
+        for n, i in enumerate(tile.loads):
+            base = ix.pointer(b, i.buffer, self.nest.offsets[i], self.scope, self.levels, 99)
+            step = coefficient(self.nest.offsets[i], vector.index)
+            assert isinstance(step, int)
+            rows = []
+            for k in range(TILE):
+                distance = b.const("i64", k * step)
+                if lanes.mask is not None and k:  # past the end: read the first row again
+                    distance = b.select(b.extract(lanes.mask, k), distance, b.const("i64", 0))
+                rows.append(ix.row_load(b, i, base, distance, TILE, mask))
+            for k, v in enumerate(b.transpose(rows)):
+                at = b.let("ptr", 1, f"getelementptr inbounds {v.type}, ptr %tile{n}, i64 {k}")
+                b.emit(f"store {v.typed}, {at.typed}, align {i.dtype.itemsize}")
+        self.scope = outer
+
+    def _staged(self, i: Load) -> ix.Place | None:
+        """The transposed row of a staged load at the current element of the tile's axis."""
+        tile = self.plan.tile
+        if tile is None or i not in tile.loads or self.lanes.count != TILE:
+            return None
+        b = self.b
+        row = b.binary("and", self.scope.symbols[tile.axis.index], b.const("i64", TILE - 1))
+        row_type = f"<{TILE} x {ix.memory_elem(i.dtype)}>"
+        at = b.let("ptr", 1, f"getelementptr inbounds {row_type}, ptr %tile{tile.loads.index(i)}, {row.typed}")
+        return ix.Place(at, 1, None)
 
     # -- loops over lanes
 
@@ -158,7 +214,7 @@ class Writer:
         b, lanes = self.b, self.plan.lanes
         if rest is not None:
             width = lanes
-            while not out and width // 2 >= rest:
+            while not out and not self.plan.tile and width // 2 >= rest:
                 width //= 2
             mask = _first_lanes(rest, width) if width > 1 else None
             return self._with_lanes(Lanes(axis.index, width, mask), lambda: list(body(main, out)))
@@ -356,7 +412,8 @@ class Writer:
         elif isinstance(i, Index):
             self.scope.values[i] = self._index(i)
         elif isinstance(i, Load):
-            at, mask = self._place(i)
+            staged = self._staged(i)
+            at, mask = (staged, None) if staged else self._place(i)
             self.scope.values[i] = ix.load(self.b, i, at, self.lanes, mask, self.is_vector(i))
         elif isinstance(i, Compute):
             self.scope.values[i] = self._compute(i)

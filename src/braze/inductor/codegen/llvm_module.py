@@ -7,7 +7,7 @@ from braze.ir import IntLike, product
 from braze.runtime.cpu import Source, Target, host_target
 
 from . import llvm_index as ix
-from .llvm_builder import V, Builder
+from .llvm_builder import Builder, V
 from .llvm_kernel import Writer
 from .llvm_plan import Plan, arguments, cost_ns, make_plan
 

@@ -11,6 +11,7 @@ from braze.errors import Unsupported
 from braze.inductor.loops.ir import Compute
 
 from . import llvm_math as m
+from . import llvm_special as special
 from .llvm_builder import BITS, ELEM, UNSIGNED, Builder, V, is_float
 
 
@@ -325,14 +326,13 @@ def _clone(s: Site, x: V) -> V:
 # -- transcendental functions
 
 
-@_op(
+_FUNCTIONS = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma"
-    " sigmoid pow atan2 nextafter".split()[0],
-    *(
-        "exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma"
-        " sigmoid atan2 nextafter".split()
-    ),
+    " sigmoid atan2 nextafter"
 )
+
+
+@_op(*_FUNCTIONS.split())
 def _function(s: Site, *args: V) -> V:
     name, b = s.op.fn, s.b
     if args[0].elem == "float" and name in m.INLINE:
@@ -341,6 +341,16 @@ def _function(s: Site, *args: V) -> V:
         e = m.library(b, "exp", (b.neg(args[0]),), s.vector_math)
         return b.div(b.like(e, 1.0), b.add(e, b.like(e, 1.0)))
     return m.library(b, name, args, s.vector_math)
+
+
+@_op("erfinv")
+def _erfinv(s: Site, x: V) -> V:
+    return special.erfinv(s.b, x, s.vector_math)
+
+
+@_op("digamma")
+def _digamma(s: Site, x: V) -> V:
+    return special.digamma(s.b, x, s.vector_math)
 
 
 @_op("pow")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduce, Store, operands
-from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, evaluate, product, symbols, terms_of
+from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, evaluate, product, symbol, symbol_of, symbols, terms_of
 from braze.runtime.cpu import Target
 
 from .llvm_builder import BITS, ELEM
@@ -50,6 +50,16 @@ class Nest:
 
 
 @dataclass
+class Tile:
+    """A transpose in registers: ``loads`` are scattered in the lanes but contiguous along ``axis``.  ``block`` is the
+    unit axis that counts blocks of TILE elements of ``axis``, whose own loop runs inside the vector loop."""
+
+    axis: Axis
+    block: Axis
+    loads: list[Load]
+
+
+@dataclass
 class Plan:
     """The decisions. ``lanes`` is the vector width in elements; ``chunk`` the elements of the vector x axis that a
     unit takes (0: all of them)."""
@@ -64,18 +74,20 @@ class Plan:
     last_pass: int
     parallel: bool
     masked_tail: bool
+    tile: Tile | None = None
 
     @property
     def loops(self) -> list[Axis]:
         """x loops inside the unit loop, then r loops, outermost first."""
         inner = self.serial + ([self.vector] if self.vector and not self.in_r else [])
+        inner += [self.tile.axis] if self.tile else []
         r = [a for a in self.nest.r if a is not self.vector]
         return inner + r + ([self.vector] if self.vector and self.in_r else [])
 
     @property
     def row_level(self) -> int:
         """Level of the innermost x loop. 0: outside all; 1: the unit loop; then one a loop."""
-        return 1 + len(self.serial) + (1 if self.vector and not self.in_r else 0)
+        return 1 + len(self.serial) + (1 if self.vector and not self.in_r else 0) + (1 if self.tile else 0)
 
 
 def estimate(e: IntLike) -> int:
@@ -291,9 +303,39 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
         default=0,
     )
     vector_safe = vector is not None and not in_r and vector in safe
+    tile = find_tile(nest, vector, units) if vector_safe and vector and not serial else None
+    if tile is not None:
+        lanes = TILE
+        units[units.index(tile.axis)] = tile.block
     chunk = _chunk(units, vector, lanes) if vector_safe and vector else 0
     parallel = target.openmp and (bool(units) or chunk > 0) and _worth_threads(nest)
-    return Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, target.vector_bits == 512)
+    masked = target.vector_bits == 512
+    return Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
+
+
+TILE = 16  # elements each way: a cache line of floats
+
+
+def find_tile(nest: Nest, vector: Axis, units: list[Axis]) -> Tile | None:
+    """A pointwise kernel that reads an operand across the lanes: the unit axis along which it is contiguous."""
+    best: Axis | None = None
+    loads = [i for i in nest.offsets if isinstance(i, Load) and _scattered(nest, i, vector)]
+    for i in loads if not nest.r else ():
+        for a in units:
+            if lane_step(nest, i, a.index) == 1 and (best is None or estimate(a.size) > estimate(best.size)):
+                best = a
+    if best is None or min(estimate(best.size), estimate(vector.size)) < TILE:
+        return None
+    size = -(-best.size // TILE)
+    block = symbol(f"{best.index.name}_block", 0, max(bounds(size)[1] - 1, 0))
+    found = symbol_of(block)
+    assert found is not None
+    return Tile(best, Axis(found, size), [i for i in loads if lane_step(nest, i, best.index) == 1])
+
+
+def _scattered(nest: Nest, i: Load, vector: Axis) -> bool:
+    step = lane_step(nest, i, vector.index)
+    return isinstance(step, int) and step not in (0, 1) and i.mask is None and not i.indirect
 
 
 def _worth_threads(nest: Nest) -> bool:
