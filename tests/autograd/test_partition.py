@@ -102,8 +102,9 @@ def test_base_is_saved_rather_than_its_views():
 
 def test_small_view_is_copied():
     """A row of a large value must not keep all of it alive."""
-    aot = split(lambda x, w: (x @ w)[:, 0].sin().sum(), t(64, 512), t(512, 512))
-    assert saved(aot) == ["select"] and aot.forward.outputs[1].target is aten.clone.default
+    aot = split(lambda x, w: ((x @ w)[:, 0] ** 2).sum(), t(64, 512), t(512, 512))
+    extras = [n for n, r in zip(aot.backward.inputs, aot.signature.saved) if r.kind == "extra"]
+    assert extras and all(n.val.numel <= 64 for n in extras)
 
 
 def test_positions_are_packed():

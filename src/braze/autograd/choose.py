@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in
+from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
 from .costs import RECOMPUTE, Kind, kind_of
 from .flow import INFINITE, Network
 from .rewrite import operands
@@ -173,6 +173,20 @@ def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
         if _total(plan, saved) <= target:
             break
     return saved
+
+
+def with_sizes(plan: Plan, saved: list[Node], tangents: Sequence[Node]) -> list[Node]:
+    """``saved`` and, for each symbolic size that no backward input shows, an input that does."""
+    shown = {d for n in [*saved, *tangents] if isinstance(n.val, TensorType) for d in n.val.sizes}
+    out = list(saved)
+    for p in plan.primal_index:
+        sizes = p.val.sizes if isinstance(p.val, TensorType) else ()
+        new = {d for d in sizes if isinstance(d, Expr) and symbol_of(d) is not None} - shown
+        if new and plan.primal_index[p] not in plan.overwritten:
+            out.append(p)
+            shown |= new
+    order = {n: i for i, n in enumerate(plan.graph.nodes)}
+    return sorted(out, key=order.__getitem__) if len(out) > len(saved) else out
 
 
 def _total(plan: Plan, saved: list[Node]) -> int:

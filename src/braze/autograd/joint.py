@@ -11,9 +11,11 @@ from torch.autograd.function import BackwardCFunction
 
 from ..errors import Unsupported
 from ..fake import FakeMode, FakeTensor, fake_from
+from ..fake.symint import Decide, refuse
 from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
+from .follow import Follower
 from .pause import paused_gc
 from .record import CONSTANT, Recorder, Value
 from .schema import op_info
@@ -59,24 +61,31 @@ class _LeafWritten(Exception):
 
 
 def trace_joint(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | Graph,
     types: Sequence[TensorType],
     *,
     names: Sequence[str] | None = None,
     locate: Callable[[], Loc | None] | None = None,
     shared: Sequence[Sequence[int]] = (),
+    decide: Decide = refuse,
 ) -> Joint:
-    """Run ``fn(*fakes)`` and its backward under the real autograd engine, recording every ATen call.
+    """Run ``fn(*fakes)`` and its backward under the real autograd engine, recording every ATen call. A captured graph
+    as ``fn`` is run call by call, and gives its inputs' names and its calls' lines to the joint graph.
 
     ``types`` are the inputs' types, with ``requires_grad``; grad mode and autocast are those of the call. ``fn``
     returns tensors and constants, flat or nested in tuples, lists and dicts (flattened in that order). ``locate()``
-    names the user's line at hand; ``shared`` lists groups of inputs that share memory. Raises Unsupported.
+    names the user's line at hand; ``shared`` lists groups of inputs that share memory; ``decide(op, a, b)`` answers
+    what the ranges of symbolic sizes leave open (and records a guard). Raises Unsupported.
     """
+    if isinstance(fn, Graph):
+        names = names or [n.name for n in fn.inputs]
+        fn = Follower(fn)
+        locate = locate or fn.locate
     with paused_gc():
         try:
-            return _trace(fn, types, names, locate, shared, leaf=True)
+            return _trace(fn, types, names, locate, shared, decide, leaf=True)
         except _LeafWritten:
-            return _trace(fn, types, names, locate, shared, leaf=False)
+            return _trace(fn, types, names, locate, shared, decide, leaf=False)
 
 
 def _trace(
@@ -85,15 +94,16 @@ def _trace(
     names: Sequence[str] | None,
     locate: Callable[[], Loc | None] | None,
     shared: Sequence[Sequence[int]],
+    decide: Decide,
     leaf: bool,
 ) -> Joint:
     graph = Graph("joint")
     rec = Recorder(graph, locate)
-    primals = [fake_from(t) for t in types]
+    primals = [fake_from(t, decide=decide) for t in types]
     for i, p in enumerate(primals):
         rec.input(p, names[i] if names else f"x{i}", i)
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with one_thread, FakeMode(rec.on_op, rec.lift):
+    with one_thread, FakeMode(rec.on_op, rec.lift, decide):
         inputs = primals if leaf else [_fresh(p) if p.requires_grad else p for p in primals]
         starts = [x.grad_fn for x in inputs]
         try:
@@ -109,7 +119,7 @@ def _trace(
         heads = [r for r, g in zip(results, result_grads) if g]
         heads += [inputs[m.index] for m in mutated if m.differentiable]
         results_nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
-        gradients = _differentiate(rec, primals, heads)
+        gradients = _differentiate(rec, primals, heads, decide)
     graph.outputs = (*results_nodes, *gradients)
     return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated))
 
@@ -218,14 +228,16 @@ def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
     return at is end and end is not None
 
 
-def _differentiate(rec: Recorder, primals: list[FakeTensor], heads: list[FakeTensor]) -> list[Node | None]:
+def _differentiate(
+    rec: Recorder, primals: list[FakeTensor], heads: list[FakeTensor], decide: Decide
+) -> list[Node | None]:
     """Gradient nodes of the primals for tangents of the heads; each tangent becomes a graph input."""
     wanted = [p for p in primals if p.requires_grad]
     if not heads or not wanted:
         return [None] * len(primals)
     tangents = []
     for i, h in enumerate(heads):
-        tangent = fake_from(tangent_type(h.val))
+        tangent = fake_from(tangent_type(h.val), decide=decide)
         rec.input(tangent, f"tangent{i}", -1)
         tangents.append(tangent)
     grads = iter(torch.autograd.grad(heads, wanted, tangents, allow_unused=True))

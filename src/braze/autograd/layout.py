@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cmp_to_key
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import Unsupported
-from ..fake.layout import is_dense, view_strides
+from ..fake.layout import is_dense, less, view_strides
 from ..ir import IntLike, Node, TensorType, contiguous_strides
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def relayout(rec: Recorder, node: Node, want: TensorType, old: Node) -> Node:
     if same_strides(sizes, strides, contiguous_strides(sizes)):
         return rec.call(aten.clone.default, node, memory_format=torch.contiguous_format)
     if is_dense(sizes, strides):
-        order = sorted(range(len(sizes)), key=lambda d: _outermost_first(strides[d], sizes[d]))
+        order = _outermost_first(strides)
         back = [order.index(d) for d in range(len(sizes))]
         turned = rec.call(aten.permute.default, node, order)
         packed = rec.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
@@ -52,10 +53,15 @@ def relayout(rec: Recorder, node: Node, want: TensorType, old: Node) -> Node:
     return rec.call(aten.as_strided_scatter.default, old, node, list(sizes), list(strides), old.val.offset)
 
 
-def _outermost_first(stride: IntLike, size: IntLike) -> tuple[int, int]:
-    if not isinstance(stride, int):
-        raise Unsupported("an in-place write to a tensor of symbolic, permuted strides")
-    return -stride, 0 if size == 1 else -1
+def _outermost_first(strides: Sequence[IntLike]) -> list[int]:
+    """The dims by falling stride. Unsupported where symbolic strides leave the order open."""
+
+    def compare(d: int, e: int) -> int:
+        if strides[d] == strides[e]:
+            return 0
+        return -1 if less(strides[e], strides[d]) else 1
+
+    return sorted(range(len(strides)), key=cmp_to_key(compare))
 
 
 def reshape(rec: Recorder, node: Node, sizes: Sequence[IntLike]) -> Node:

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from ..ir import Graph, Node, SavedRef, Signature, nodes_in
 from ..prims.rng import philox_seed
-from .choose import Plan, choose_saved, study
+from .choose import Plan, choose_saved, study, with_sizes
 from .cse import eliminate_common_subexpressions
 from .dce import eliminate_dead_code
 from .joint import Joint
@@ -60,7 +60,7 @@ def _partition(joint: Joint, budget: float) -> AotGraphs:
         forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results, mutated)
         return AotGraphs(forward, None, _signature(joint, (), ()))
     plan = study(graph, primals, outputs, gradients, frozenset(mutated))
-    saved = choose_saved(plan, budget)
+    saved = with_sizes(plan, choose_saved(plan, budget), joint.tangents)
     return _split(joint, plan, saved, outputs, gradients)
 
 

@@ -1,0 +1,75 @@
+"""Run a captured graph on fakes while knowing which line of the user's program each ATen call belongs to.
+
+Forward calls belong to the captured call at hand.  Backward calls belong to the captured call during which their
+autograd node was made: nodes are numbered in order, so its number falls between two calls' first numbers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir import Graph, Loc, Node, map_nodes, node_args, nodes_in
+
+_number = torch._C._autograd._get_sequence_nr
+_running = torch._C._current_autograd_node
+
+
+class Follower:
+    """``follower(*inputs)`` runs the graph; ``follower.locate()`` is the line of the ATen call at hand."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._loc: Loc | None = None
+        self._starts: list[int] = []
+        self._locs: list[Loc | None] = []
+
+    def locate(self) -> Loc | None:
+        """The line of the forward call that runs, or that the running autograd node came from."""
+        node: Any = _running()
+        if node is None:
+            return self._loc
+        at = bisect_right(self._starts, node._sequence_nr()) - 1
+        return self._locs[at] if at >= 0 else self._loc
+
+    def __call__(self, *inputs: Any) -> Any:
+        graph = self.graph
+        if len(graph.inputs) != len(inputs):
+            raise ValueError(f"{graph.name} takes {len(graph.inputs)} inputs, got {len(inputs)}")
+        env: dict[Node, Any] = dict(zip(graph.inputs, inputs))
+        last = _last_uses(graph)
+        for n in graph.nodes:
+            if n.op == "const":
+                env[n] = n.target
+            elif n.op == "call":
+                self._enter(n.loc)
+                try:
+                    env[n] = n.target(*map_nodes(n.args, env), **map_nodes(n.kwargs, env))
+                except Unsupported as e:
+                    if e.where or n.loc is None:
+                        raise
+                    raise type(e)(e.what, str(n.loc), e.hint) from e
+                for a in last.get(n, ()):
+                    del env[a]
+        self._loc = None
+        return map_nodes(graph.outputs, env)
+
+    def _enter(self, loc: Loc | None) -> None:
+        self._loc = loc
+        self._starts.append(_number())
+        self._locs.append(loc)
+
+
+def _last_uses(graph: Graph) -> dict[Node, Sequence[Node]]:
+    """call -> the values that nobody reads after it."""
+    seen = set(nodes_in(graph.outputs))
+    out: dict[Node, Sequence[Node]] = {}
+    for n in reversed(graph.nodes):
+        if n.op == "call":
+            out[n] = [a for a in dict.fromkeys(node_args(n)) if a not in seen]
+            seen.update(out[n])
+    return out
