@@ -35,10 +35,11 @@ _TUPLE_GETTER = "_tuplegetter"
 class _Found:
     """A class attribute found by the MRO."""
 
-    __slots__ = ("raw", "owner")
+    __slots__ = ("raw", "owner", "guarded")
 
     def __init__(self, raw: Any, owner: type) -> None:
         self.raw, self.owner = raw, owner
+        self.guarded = False
 
 
 def find(vm: Tracer, cls: type, name: str) -> _Found | None:
@@ -83,6 +84,7 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
     raw = found.raw
     binder = BINDERS.get(type(raw))
     if binder is not None:
+        guard_class(vm, found, cls, name)
         return binder(vm, found, obj, cls, name)
     if type(raw).__name__ == _TUPLE_GETTER:
         return _bind_tuple_getter(vm, found, obj, cls, name)
@@ -93,6 +95,19 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
         descriptor = class_attribute(vm, cls, name, raw)
         return vm.call_function(FunctionValue(getter.raw), [descriptor, obj, vm.wrap_static(cls)], {})
     unsupported(f"the descriptor {type(raw).__name__} of {cls.__name__}.{name}")
+
+
+_PATCHABLE = (FunctionType, property, classmethod, staticmethod)
+
+
+def guard_class(vm: Tracer, found: _Found, cls: type, name: str) -> None:
+    """Once for each method of a class of the program: guard that it is still the one."""
+    if found.guarded:
+        return
+    found.guarded = True
+    if isinstance(found.raw, _PATCHABLE) and not trusted_module(found.owner.__module__):
+        where = cls if find(vm, cls, name) is found else found.owner  # the second through super()
+        vm.guards.class_attribute(vm.sources.const(where, where.__qualname__), name, found.raw)
 
 
 def class_attribute(vm: Tracer, cls: type, name: str, raw: Any) -> Value:

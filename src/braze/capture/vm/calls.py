@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from .attributes import find
+from .attributes import find, guard_class
 from .frame import Frame
 from .registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handler_of, is_pure, is_torch_c, is_torch_leaf
 from .signals import NotConst, unsupported
@@ -44,7 +44,8 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
                 return vm.record(raw, args, kwargs)
             except NotConst:
                 pass  # takes a callable or another object that a graph cannot hold: inline it
-        if not f.guarded:
+        if not f.guarded and not f.called:
+            f.called = True
             vm.guards.function(f.source, raw)
     return inline(vm, f, args, kwargs)
 
@@ -202,6 +203,7 @@ def call_special(vm: Tracer, obj: Value, name: str, args: list[Value], kwargs: d
     if found is None or found.raw is None:
         what = {"__call__": "is not callable", "__getitem__": "is not subscriptable"}.get(name, f"has no {name}")
         vm.raise_(TypeError, f"{cls.__name__!r} object {what}")
+    guard_class(vm, found, cls, name)
     return call_raw(vm, found.raw, [obj, *args], kwargs or {})
 
 
@@ -261,6 +263,6 @@ def construct_plain(vm: Tracer, cls: type, args: list[Value], kwargs: dict[str, 
         assert init is not None
     if init.raw is not object.__init__:
         out = call_raw(vm, init.raw, [obj, *args], kwargs)
-        if not (out.is_const() and out.as_const(vm) is None):
+        if not (vm.is_none(out)):
             vm.raise_(TypeError, f"__init__() should return None, not {out.pytype(vm).__name__!r}")
     return obj

@@ -43,6 +43,11 @@ def _fixed(source: Source | None) -> bool:
     return source is None or isinstance(source, ConstSource) or isinstance(source.root, Frozen)
 
 
+def _frozen(source: Source | None) -> bool:
+    """Whether neither the object at the source nor what it holds can change."""
+    return source is None or isinstance(source.root, Frozen)
+
+
 class Guards:
     """Collects the guards of one capture. Every method ignores values without a source."""
 
@@ -67,42 +72,49 @@ class Guards:
         else:
             self.set.add(IdIs.of(source, raw))
 
+    def class_attribute(self, cls_source: Source, name: str, raw: Any) -> None:
+        """The class still has this attribute: nobody patched the method."""
+        self.set.add(IdIs.of(cls_source.type_attr(name), raw))
+
     def type_(self, source: Source | None, cls: type) -> None:
         if not _fixed(source):
             assert source is not None
             self.set.add(TypeIs(source, cls))
 
     def length(self, source: Source | None, n: int) -> None:
-        if not _fixed(source):
+        if not _frozen(source):
             assert source is not None
             self.set.add(Length(source, n))
 
     def keys(self, source: Source | None, raw: dict[Any, Any]) -> None:
         """The dict has exactly these keys, in this order."""
-        if source is not None and not isinstance(source.root, Frozen):
+        if not _frozen(source):
+            assert source is not None
             if raw:
                 self.set.add(DictKeys(source, tuple(dict.keys(raw))))
             else:
                 self.set.add(Truth(source, False))
 
     def has_key(self, source: Source | None, key: Any, present: bool) -> None:
-        if source is not None and not isinstance(source.root, Frozen):
+        if not _frozen(source):
+            assert source is not None
             self.set.add(DictHas(source, key, present))
 
     def set_(self, source: Source | None, raw: Any) -> None:
         """The set's items, which must be constants."""
-        if source is not None and not isinstance(source.root, Frozen):
+        if not _frozen(source):
+            assert source is not None
             frozen = frozenset(raw)
             self.set.add(EqualsConst(source.call(frozenset, "frozenset({})"), frozen))
 
     def lacks(self, source: Source | None, name: str) -> None:
         """The instance dict does not shadow a class attribute."""
-        if not _fixed(source):
+        if not _frozen(source):
             assert source is not None
             self.set.add(InstanceLacks(source, name))
 
     def no_attr(self, source: Source | None, name: str) -> None:
-        if not _fixed(source):
+        if not _frozen(source):
             assert source is not None
             self.set.add(HasNoAttr(source, name))
 

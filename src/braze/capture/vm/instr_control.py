@@ -308,7 +308,7 @@ def send(f: Frame, o: Op) -> None:
     if isinstance(receiver, GeneratorValue):
         out = receiver.resume(vm, value, None)
         result = receiver.result
-    elif value is NONE or value.is_const() and value.as_const(vm) is None:
+    elif vm.is_none(value):
         out, result = _next_with_result(f, receiver)
     else:
         out = receiver.get_attr(vm, "send").call(vm, [value], {})

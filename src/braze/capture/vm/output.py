@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from braze.capture.bytecode import VERSION, Instr, Label
+from braze.capture.bytecode import VERSION, Label
 from braze.capture.emit import INPUTS, Emitter
 from braze.capture.guards import GuardSet
 from braze.capture.source import Source
@@ -73,7 +73,7 @@ class _Writer:
         self.rb = Rebuilder(vm, self.e)
 
     def begin(self, roots: list[Value], compile_graph: CompileGraph) -> None:
-        """Emit everything up to the point where the frame's own state may be rebuilt: graph, objects, effects, modes."""
+        """Emit what comes before the frame's own state: the graph's call, new objects, effects, modes."""
         vm, e, rb = self.vm, self.e, self.rb
         written = vm.effects.all()
         contents = [p for v in written for p in v.parts(vm)]
@@ -200,7 +200,7 @@ class _BreakWriter(_Writer):
             self._caught(start, end, handler, live[handler[0]], cells)
         return self.finish()
 
-    # -- the pieces -------------------------------------------------------------------------------------------------
+    # -- the pieces ----
     def _slot(self, name: str) -> Value | None:
         v = self.frame.slots[self.names.index(name)]
         return None if v is NULL else v

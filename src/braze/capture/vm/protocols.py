@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .attributes import find
 from .signals import NotConst, Raised, unsupported
-from .values.base import Const, TupleKey, Value
+from .values.base import NONE, Const, TupleKey, Value
 from .values.functions import MethodValue
 from .values.objects import ObjectValue
 from .values.sequences import SequenceValue, SliceValue, TupleValue
@@ -199,6 +199,11 @@ def identical(vm: Tracer, a: Value, b: Value) -> bool:
         elif v.source is not None:
             v.pytype(vm)
     return False
+
+
+def is_none(vm: Tracer, v: Value) -> bool:
+    """``v is None``."""
+    return identical(vm, v, NONE)
 
 
 def _none_identity(vm: Tracer, a: Const, b: Const) -> bool:

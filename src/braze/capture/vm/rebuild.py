@@ -49,7 +49,7 @@ class Rebuilder:
         self._later: list[Callable[[], None]] = []
         self._busy: set[Value] = set()
 
-    # -- first pass: what leaves ---------------------------------------------------------------------------------
+    # -- first pass: what leaves ----
     def collect(self, roots: list[Value]) -> None:
         """Find the tensors that must be outputs of the graph."""
         seen: set[Value] = set()
@@ -74,7 +74,7 @@ class Rebuilder:
             self.reads.append(source)
         return i
 
-    # -- second pass: code ---------------------------------------------------------------------------------------------
+    # -- second pass: code ----
     def materialise(self, v: Value) -> None:
         """Make the object now and keep it in a local, unless it is a constant of the code."""
         if v in self._memo or v is NULL or isinstance(v, Constant) or isinstance(v, Const) and v.source is None:
@@ -127,7 +127,7 @@ class Rebuilder:
         """The locals that hold objects made so far."""
         return list(self._memo.values())
 
-    # -- what values call from ``rebuild`` -----------------------------------------------------------------------
+    # -- what values call from ``rebuild`` ----
     def remember(self, v: Value, make: Callable[[], None]) -> None:
         """``make`` pushes the new object; later uses of the value load the same one."""
         make()

@@ -66,7 +66,7 @@ class Tracer:
         self.mode_calls: list[Any] = []  # after a break: calls that set the modes in force there
         self._hooks_guarded = False
 
-    # -- protocols, implemented beside their tables ----------------------------------------------------------------
+    # -- protocols, implemented beside their tables ----
     find = attributes.find
     lookup = attributes.lookup
     generic_get = attributes.generic_get
@@ -98,6 +98,7 @@ class Tracer:
     as_index = protocols.as_index
     unpack = protocols.unpack
     identical = protocols.identical
+    is_none = protocols.is_none
     same_or_equal = protocols.same_or_equal
     isinstance_ = protocols.isinstance_
     wrap_iterable = protocols.wrap_iterable
@@ -136,7 +137,7 @@ class Tracer:
     def decode(self, code: CodeType) -> Any:
         return decode(code)
 
-    # -- small constructors ------------------------------------------------------------------------------------------
+    # -- small constructors ----
     def new_tuple(self, items: list[Value]) -> TupleValue:
         return TupleValue(items)
 
@@ -161,7 +162,7 @@ class Tracer:
         assert found is not None
         return attributes.bind(self, found, obj, cls, name)
 
-    # -- guards, places --------------------------------------------------------------------------------------------------
+    # -- guards, places ----
     def guard_no_hooks(self, source: Source) -> None:
         """The module has no hooks, nor have all modules."""
         for h in HOOKS:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from braze.capture.source import ConstSource
+
 from .attributes import find
 from .guarding import Frozen
 from .registry import is_static
@@ -333,7 +335,7 @@ def wrap_shared(vm: Tracer, key: Any, raw: Any, source: Callable[[], Source]) ->
 
 def wrap_default(vm: Tracer, raw: Any, function: Source, which: int | str) -> Value:
     """A default argument of a function."""
-    if is_static(raw):
+    if is_static(raw) and isinstance(function, ConstSource):
         return wrap_static(vm, raw)
     source = function.default(which) if isinstance(which, int) else function.kwdefault(which)
     return wrap(vm, raw, source)

@@ -247,7 +247,7 @@ def map_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(filter)
 def filter_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     func, it = args[0], args[1].iterate(vm)
-    plain = isinstance(func, Const) and func.raw is None
+    plain = vm.is_none(func)
 
     def step(vm: Tracer) -> Value | None:
         while (v := it.next(vm)) is not None:
@@ -279,7 +279,7 @@ def sorted_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def sort_values(vm: Tracer, items: list[Value], kwargs: dict[str, Value]) -> list[Value]:
     """The items in order, by constant keys."""
     key = kwargs.get("key", NONE)
-    plain = isinstance(key, Const) and key.raw is None
+    plain = vm.is_none(key)
     try:
         keys = [(v if plain else key.call(vm, [v], {})).as_python(vm) for v in items]
     except NotConst:
@@ -322,14 +322,12 @@ def _extreme(name: str, op: str) -> Any:
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         items = vm.unpack(args[0]) if len(args) == 1 else args
         key = kwargs.get("key", NONE)
-        plain = isinstance(key, Const) and key.raw is None
+        plain = vm.is_none(key)
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            vm.raise_(
-                ValueError,
-                f"{name}() {'arg is an empty sequence' if sys.version_info < (3, 12) else 'iterable argument is empty'}",
-            )
+            old = sys.version_info < (3, 12)
+            vm.raise_(ValueError, f"{name}() {'arg is an empty sequence' if old else 'iterable argument is empty'}")
         best, best_key = items[0], items[0] if plain else key.call(vm, [items[0]], {})
         for x in items[1:]:
             k = x if plain else key.call(vm, [x], {})

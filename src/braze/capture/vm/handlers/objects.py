@@ -154,7 +154,7 @@ def _stop(vm: Tracer, g: GeneratorValue) -> Any:
 @simple(GeneratorType.send)
 def generator_send(vm: Tracer, v: Value, value: Value) -> Value:
     g = _generator(v)
-    if not g.started and not (isinstance(value, Const) and value.raw is None):
+    if not g.started and not (vm.is_none(value)):
         vm.raise_(TypeError, "can't send non-None value to a just-started generator")
     out = g.resume(vm, value, None)
     return out if out is not None else _stop(vm, g)
@@ -164,7 +164,7 @@ def generator_send(vm: Tracer, v: Value, value: Value) -> Value:
 def generator_throw(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     g, error = _generator(args[0]), args[1]
     if isinstance(error, ClassValue):
-        given = args[2] if len(args) > 2 and not (isinstance(args[2], Const) and args[2].raw is None) else None
+        given = args[2] if len(args) > 2 and not (vm.is_none(args[2])) else None
         error = (
             given
             if given is not None and isinstance(given, ExceptionValue)

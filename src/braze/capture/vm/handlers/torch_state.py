@@ -1,8 +1,8 @@
 """Torch functions that are about the process or the compiler, not about tensors.
 
-Reading a mode (grad mode, autocast) gives its value during the trace, which the guard on the global state pins at entry.
-Changing one is done for real while tracing, is written into the graph as a call, so that running the graph repeats it,
-and is undone after the trace.
+Reading a mode (grad mode, autocast) gives its value during the trace, which the guard on the global state pins at
+entry. Changing one is done for real while tracing, is written into the graph as a call, so that running the graph
+repeats it, and is undone after the trace.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.compiler
 import torch.overrides
+import torch.utils.checkpoint
 from torch import nn
 
 from ..registry import BREAKS, HANDLERS, handles
-from ..signals import unsupported
+from ..signals import NotConst, unsupported
 from ..values.base import FALSE, NONE, TRUE, Const, Value
 
 if TYPE_CHECKING:
@@ -161,7 +162,25 @@ BREAKS.update(
         nn.Module.register_forward_hook: ("registering a hook", "register it outside of the compiled function"),
     }
 )
+
+
+def apply_function(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``Function.apply``: one call of the graph. Its forward runs on fake tensors now, its code is not interpreted."""
+    cls = args[0].as_const(vm)
+    try:
+        return vm.record(cls.apply, args[1:], kwargs)
+    except NotConst:
+        unsupported(f"{cls.__name__}.apply() with an argument that a graph cannot hold")
+
+
 for _cls in torch.autograd.Function.__mro__:
     _apply = _cls.__dict__.get("apply")
     if _apply is not None:
-        BREAKS[getattr(_apply, "__func__", _apply)] = ("a custom torch.autograd.Function", "")
+        HANDLERS[getattr(_apply, "__func__", _apply)] = apply_function
+
+
+@handles(torch.utils.checkpoint.checkpoint)
+def checkpoint(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The function itself: what to save and what to recompute is the partitioner's choice."""
+    ours = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+    return args[0].call(vm, args[1:], {k: v for k, v in kwargs.items() if k not in ours})

@@ -29,7 +29,7 @@ class Value:
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- what it is ----
     def pytype(self, vm: Tracer) -> type:
         """The object's class, guarded."""
         raise NotImplementedError(type(self).__name__)
@@ -54,7 +54,7 @@ class Value:
         """``bool(self)``: ``__bool__``, else ``__len__``, else True."""
         return vm.protocol_truth(self)
 
-    # -- attributes, calls, items ---------------------------------------------------------------------------------
+    # -- attributes, calls, items ----
     def get_attr(self, vm: Tracer, name: str) -> Value:
         return vm.generic_get(self, name)
 
@@ -88,7 +88,7 @@ class Value:
         """``item in self``."""
         return vm.protocol_contains(self, item)
 
-    # -- iteration ----------------------------------------------------------------------------------------------------
+    # -- iteration ----
     def iterate(self, vm: Tracer) -> Value:
         """``iter(self)``."""
         return vm.protocol_iter(self)
@@ -97,7 +97,7 @@ class Value:
         """The next item, or None at the end."""
         return vm.protocol_next(self)
 
-    # -- leaving the trace ----------------------------------------------------------------------------------------
+    # -- leaving the trace ----
     def rebuild(self, rb: Rebuilder) -> None:
         """Emit code that pushes this object (only called for objects without a source)."""
         unsupported(f"a {type(self).__name__} cannot leave the compiled region")

@@ -65,7 +65,7 @@ class DictValue(Value):
     def pytype(self, vm: Tracer) -> type:
         return self.cls
 
-    # -- the existing dict ------------------------------------------------------------------------------------------
+    # -- the existing dict ----
     def child(self, key: Hashable) -> Source:
         """The source of the entry of an existing dict."""
         assert self.source is not None
@@ -96,7 +96,7 @@ class DictValue(Value):
         self.known.update((k, v) for k, v in before.items() if v is not ABSENT)
         self.complete = True
 
-    # -- reading --------------------------------------------------------------------------------------------------------
+    # -- reading ----
     def find(self, vm: Tracer, key: Hashable) -> Value | None:
         """The entry under an internal key, or None."""
         v = self.known.get(key)
@@ -177,7 +177,7 @@ class DictValue(Value):
     def key(self, vm: Tracer) -> Hashable:
         vm.raise_(TypeError, f"unhashable type: {self.cls.__name__!r}")
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing ----
     def touch(self, vm: Tracer) -> None:
         if self.raw is not None:
             vm.effects.touch(self)
@@ -218,7 +218,7 @@ class DictValue(Value):
         for k, _ in self.items(vm):
             self.remove(vm, k)
 
-    # -- leaving ----------------------------------------------------------------------------------------------------------
+    # -- leaving ----
     def as_python(self, vm: Tracer) -> Any:
         if self.cls is not dict and self.cls is not OrderedDict:
             raise NotConst

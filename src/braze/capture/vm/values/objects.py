@@ -22,13 +22,14 @@ class ObjectValue(Value):
     instance of a subclass of a builtin (a DictValue, ListValue, TupleValue, SetValue or Const).
     """
 
-    __slots__ = ("cls", "raw", "attrs", "slots", "payload")
+    __slots__ = ("cls", "raw", "attrs", "slots", "slots_written", "payload")
 
     def __init__(self, cls: type, raw: Any = None, source: Source | None = None, payload: Value | None = None) -> None:
         self.source = source
         self.cls, self.raw, self.payload = cls, raw, payload
         self.attrs: DictValue | None = None
         self.slots: dict[str, Value | None] = {}
+        self.slots_written: set[str] = set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.cls.__name__})"
@@ -56,14 +57,15 @@ class ObjectValue(Value):
     def del_attr(self, vm: Tracer, name: str) -> None:
         vm.object_set(self, name, None)
 
-    # -- writes to __slots__ -------------------------------------------------------------------------------------
+    # -- writes to __slots__ ----
     def set_slot(self, vm: Tracer, name: str, value: Value | None) -> None:
         self.slots[name] = value
+        self.slots_written.add(name)
         if self.raw is not None:
             vm.effects.touch(self)
 
     def parts(self, vm: Tracer) -> list[Value]:
-        out = [v for v in self.slots.values() if v is not None]
+        out = [v for k, v in self.slots.items() if v is not None and (self.raw is None or k in self.slots_written)]
         if self.raw is None:
             if self.attrs is not None:
                 out += self.attrs.parts(vm)
@@ -96,7 +98,8 @@ class ObjectValue(Value):
                 rb.later(lambda k=k, v=v: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
 
     def replay(self, rb: Rebuilder) -> None:
-        for k, v in self.slots.items():
+        for k in [k for k in self.slots if k in self.slots_written]:
+            v = self.slots[k]
             if v is None:
                 rb.do(object.__delattr__, [self, Const(k)])
             else:

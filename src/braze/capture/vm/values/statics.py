@@ -88,12 +88,13 @@ class BuiltinValue(Const):
 class FunctionValue(Const):
     """A Python function that exists. Its defaults and closure cells are read through its source."""
 
-    __slots__ = ("_cells",)
+    __slots__ = ("_cells", "called")
     raw: FunctionType
 
     def __init__(self, raw: FunctionType, source: Source | None = None) -> None:
         Const.__init__(self, raw, source)
         self._cells: list[CellValue] | None = None
+        self.called = False  # the guard that calls need is there
 
     @property
     def code(self) -> CodeType:
@@ -112,6 +113,7 @@ class FunctionValue(Const):
         if not found:
             return []
         where = self.address(vm)
+        vm.guards.length(where.attr("__defaults__"), len(found))
         return [vm.wrap_default(d, where, i) for i, d in enumerate(found)]
 
     def kwdefaults(self, vm: Tracer) -> dict[str, Value]:
