@@ -94,6 +94,14 @@ def test_constants_dtypes_and_shapes_tell_keys_apart() -> None:
     assert len(keys) == len(makes)
 
 
+def test_random_streams_share_a_kernel() -> None:
+    g = G()
+    seed = g.input("seed", (2,), torch.int64)
+    cpu = torch.device("cpu")
+    ks = kernels(g.out(*[g.philox_uniform(seed, n, (4, 6), cpu) for n in (0, 3, 7)]))
+    assert len({canonical(k).key for k in ks}) == 1
+
+
 def test_the_key_does_not_depend_on_the_process(tmp_path: object) -> None:
     import subprocess
     import sys

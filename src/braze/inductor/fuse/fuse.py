@@ -12,7 +12,7 @@ from .placement import place
 from .schedule import order
 from .siblings import merge_siblings
 from .traits import DeviceTraits, traits_of
-from .vertical import Log, grow
+from .vertical import Log, grow, join_columns
 
 
 def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None = None) -> Program:
@@ -22,6 +22,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     analysis = Analysis(program)
     clusters = grow(analysis, traits, log)
     merge_siblings(clusters, traits)
+    join_columns(clusters, traits, log)
     placement = place(clusters, traits)
     steps = order(build_steps(clusters, placement, traits))
     return Program(program.name, program.inputs, steps, program.outputs, allocated(steps), constants=program.constants)

@@ -1,8 +1,8 @@
 """Producers and consumers into clusters: the sweep that makes most kernels.
 
 Ops are visited in program order; each starts as a cluster of its own and merges with the clusters of its operands, the
-one that saves the most bytes first.  Column reductions wait for a second sweep: a pointwise cluster serves the row
-reductions that read it first, because those allow whole-row fusion.
+one that saves the most bytes first.  Column reductions come later: a pointwise cluster serves the row reductions that
+read it, because those allow whole-row fusion.
 """
 
 from __future__ import annotations
@@ -10,29 +10,51 @@ from __future__ import annotations
 from .cluster import Cluster, Clusters
 from .legality import allowed, unify
 from .ops import Analysis, nbytes
-from .traits import DeviceTraits, Reason
+from .traits import STORED_ANYWAY, DeviceTraits, Reason
 
 Log = list[tuple[int, int, Reason]]
 
 
 def grow(analysis: Analysis, traits: DeviceTraits, log: Log | None = None) -> Clusters:
-    """The clusters of a program. ``log`` collects (producer op, consumer op, why they stay apart)."""
+    """The clusters of a program, column reductions apart. ``log`` collects (producer op, consumer op, why not one)."""
     clusters = Clusters(analysis)
-    late: list[Cluster] = []
     for op in analysis.ops:
         if op.kind == "free":
             continue
         c = clusters.add(op)
-        if c.closed or not c.preds:
-            continue
-        if c.column:
-            late.append(c)
-            continue
-        join_producers(clusters, c, traits, log)
-    for c in late:
-        if c.id in clusters.live and clusters.find(c.id) is c:
+        if not c.closed and not c.column and c.preds:
             join_producers(clusters, c, traits, log)
     return clusters
+
+
+def join_columns(clusters: Clusters, traits: DeviceTraits, log: Log | None = None) -> None:
+    """Merge column reductions with the pointwise clusters that serve nothing else.
+
+    A pointwise result that is also stored stays in its own kernel: written along its rows and summed along its columns,
+    it would walk memory badly, and the sum finds it in cache.
+    """
+    for c in list(clusters.live.values()):
+        if c.column and c.id in clusters.live:
+            for p in list(clusters.predecessors(c)):
+                reason = try_merge(clusters, p, c, traits) if _serves_only(clusters, p, c) else STORED_ANYWAY
+                if reason is not None and log is not None:
+                    log.append((p.id, c.id, reason))
+                if c.id not in clusters.live:
+                    break
+
+
+def _serves_only(clusters: Clusters, p: Cluster, c: Cluster) -> bool:
+    if p.closed or p.r:
+        return False
+    users = clusters.analysis.users
+    for op in p.ops:
+        if op.stored:
+            return False
+        for u in users.get(op.out, ()):  # type: ignore[arg-type]
+            at = clusters.at[u.id]
+            if at is not p and at is not c:
+                return False
+    return True
 
 
 def join_producers(clusters: Clusters, c: Cluster, traits: DeviceTraits, log: Log | None) -> None:

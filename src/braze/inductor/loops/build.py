@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from braze.errors import Unsupported
-from braze.ir import Expr, Graph, IntLike, Node, TensorType, contiguous_strides
+from braze.ir import Expr, Graph, IntLike, Node, TensorType, contiguous_strides, tensor_type
 
 from .ir import Axis, Buffer, Compute, Const, Extern, Index, Instr, Kernel, Load, Store, Strided, Value
 from .ref import Ref, Sizes, as_strided, atom, axes_of, same_layout, whole
@@ -123,6 +123,17 @@ class Lowering:
 
     def buffer(self, name: str, type: TensorType) -> Buffer:
         return Buffer(name, type)
+
+    def constant(self, value: int, device: torch.device) -> Buffer:
+        """An i64[1] in memory that holds ``value``: a number that must not tell kernels apart."""
+        key = ("constant", value, device)
+        out = self._realised.get(key)
+        if out is None:
+            b = Buffer(f"number_{value}", tensor_type((1,), torch.int64, device))
+            here = device.type == "cpu" or torch.cuda.is_available()
+            self.constants[b] = torch.tensor([value], device=device if here else "cpu")
+            out = self._realised[key] = whole(b)
+        return out.buffer
 
     def name(self, base: str) -> str:
         """A buffer name that no node has."""

@@ -31,12 +31,12 @@ def _philox_seed(state: Lowering, node: Node) -> Ref:
 
 
 def _philox_uniform(state: Lowering, node: Node) -> Ref:
-    seed, stream = state.ref(node.args[0]), state.operand(node.args[1])
+    """The stream number is read from memory, so that draws of different streams are one kernel."""
+    seed, stream = state.ref(node.args[0]), state.constant(node.args[1], node.val.device)
     body = Body(node, node.val.sizes)
     key = body.add(Load(seed.buffer, (0,)))
-    offset = body.add(Load(seed.buffer, (1,)))
-    if stream != 0:
-        offset = body.compute("add", (offset, body.scalar(stream, torch.int64)), torch.int64)
+    first = body.add(Load(seed.buffer, (1,)))
+    offset = body.compute("add", (first, body.add(Load(stream, (0,)))), torch.int64)
     index = body.add(Index(linearize(body.axes, node.val.sizes)))
     return state.kernel(body, body.compute("philox", (key, offset, index), torch.float32), node.val)
 
