@@ -52,6 +52,15 @@ class Driver:
         self.call("cuCtxGetCurrent", ctypes.byref(out))
         return out.value or 0
 
+    def enter(self, index: int) -> int:
+        """Give this thread the device's primary context if it has none (autograd's threads start without one), and
+        return the current one."""
+        if not self.context():
+            primary = ctypes.c_void_p()
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(primary), index)
+            self.call("cuCtxSetCurrent", primary)
+        return self.context()
+
     def load(self, binary: Binary) -> int:
         """A kernel's function handle in the current context."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -107,9 +116,7 @@ class Loaded:
         self.lock = threading.Lock()
         self.other: Loaded | None = None  # the variant for unaligned pointers
         with torch.cuda.device(index):
-            if not driver().context():
-                torch.empty(1, device=f"cuda:{index}")  # makes the device's context
-            self.context = driver().context()
+            self.context = driver().enter(index)
             self.function = driver().load(binary)
 
     def fields(self) -> dict[str, int]:
@@ -137,6 +144,7 @@ class Loaded:
             raise Unsupported(f"{self.kernel.name} needs {programs} programs, more than a launch may have")
         if programs:
             with torch.cuda.device(self.index):
+                driver().enter(self.index)
                 stream = torch.cuda.current_stream(self.index).cuda_stream
                 driver().launch(self.function, programs, self.binary, stream, values)
 
