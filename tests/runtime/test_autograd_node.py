@@ -227,6 +227,30 @@ def test_quiet_and_dirty_mutation():
         f(x, torch.ones(2, 3, requires_grad=True), n)
 
 
+def test_forward_that_writes_itself():
+    sig = Signature(1, 1, (RESULT,), (False,), (MutatedInput(0, False),))
+
+    def forward(x):
+        y = x * 2
+        x.add_(1)
+        return y, None
+
+    x = torch.zeros(2, 3)
+    (y,) = make_autograd_callable(forward, None, sig)(x)
+    assert not y.any() and x.all()
+
+
+def test_symbolic_views():
+    n = symbol("n", 2, 100)
+    view = ViewStep(torch.ops.aten.view.default, ([n * 3],))
+    sig = Signature(1, 0, (OutputSpec("input", 0, (view,)),), (), sizes=(("n", 0, 0),))
+    f = make_autograd_callable(lambda x: (), None, sig)
+    for k in (2, 5):
+        x = torch.zeros(k, 3)
+        (v,) = f(x)
+        assert v.shape == (3 * k,) and v.data_ptr() == x.data_ptr()
+
+
 def test_views_of_results_and_inputs():
     outs = (
         RESULT,

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..ir import Graph, Node, SavedRef, Signature, nodes_in
+from ..ir import Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
 from ..prims.rng import philox_seed
 from .choose import Plan, choose_saved, study, with_sizes
 from .cse import eliminate_common_subexpressions
@@ -76,7 +76,18 @@ def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ..
         input_grads=tuple(isinstance(g, Node) for g in joint.gradients),
         watched=watched,
         random=any(_random(n) for n in joint.graph.calls),
+        sizes=_sizes(joint),
     )
+
+
+def _sizes(joint: Joint) -> tuple[tuple[str, int, int], ...]:
+    found: dict[str, tuple[str, int, int]] = {}
+    for i, p in enumerate(joint.primals):
+        for d, n in enumerate(p.val.sizes if isinstance(p.val, TensorType) else ()):
+            s = symbol_of(n)
+            if s is not None:
+                found.setdefault(s.name, (s.name, i, d))
+    return tuple(found.values())
 
 
 def _random(n: Node) -> bool:

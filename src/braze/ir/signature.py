@@ -6,6 +6,9 @@ With ``S`` a :class:`Signature`, the compiled graphs mean::
     (*gradients,)                 = backward(*saved, *tangents)   # one gradient or None for each input
 
 ``results`` are what the user's outputs are made of: an output is a result, an input, a view of either, or a constant.
+A forward that has written a mutated input's new value
+into the input itself returns None in its place; it may do so for the inputs that are not differentiable.
+
 ``saved`` picks from inputs, results and extras.  There is one tangent for each differentiable result and then for each
 differentiable mutated input, of the layout in ``tangents``.
 """
@@ -72,6 +75,7 @@ class Signature:
 
     ``result_grads[k]``: whether result k requires grad. ``watched``: results that share memory with extras, so that a
     result overwritten before the backward must be an error. ``random``: running the program again draws other numbers.
+    ``sizes``: where to read symbolic sizes: (symbol's name, input, dim), given where views or tangents have any.
     """
 
     n_inputs: int
@@ -84,6 +88,7 @@ class Signature:
     input_grads: tuple[bool, ...] = ()
     watched: tuple[int, ...] = ()
     random: bool = False
+    sizes: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def differentiable(self) -> bool:

@@ -6,13 +6,14 @@ attribute ``boxed`` takes one list instead, which it may empty to free memory ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir import Expr, OutputSpec, Signature, TensorType, ViewStep
+from ..ir import Expr, OutputSpec, Signature, TensorType, ViewStep, evaluate, leaves, map_leaves
 
 Tensors = Sequence[Any]
 Outputs = tuple[Any, ...]
@@ -92,10 +93,28 @@ def _plain(forward: Compiled, signature: Signature, finish: Any) -> Callable[...
 
 
 def _overwrite(targets: list[Any], values: Tensors) -> None:
-    if len(targets) == 1:
-        targets[0].copy_(values[0])
-    else:
-        torch._foreach_copy_(targets, list(values))
+    pairs = [(t, v) for t, v in zip(targets, values) if v is not None]
+    if len(pairs) == 1:
+        pairs[0][0].copy_(pairs[0][1])
+    elif pairs:
+        torch._foreach_copy_([t for t, _ in pairs], [v for _, v in pairs])
+
+
+def _symbolic(spec: OutputSpec) -> bool:
+    return any(isinstance(x, Expr) for step in spec.views for x in leaves((step.args, dict(step.kwargs))))
+
+
+def _at_sizes(spec: OutputSpec, env: Mapping[str, int]) -> OutputSpec:
+    """The spec with symbolic sizes in its views replaced by this call's."""
+
+    def fix(x: Any) -> Any:
+        return evaluate(x, env) if isinstance(x, Expr) else x
+
+    views = [
+        replace(s, args=map_leaves(s.args, fix), kwargs=tuple((k, map_leaves(v, fix)) for k, v in s.kwargs))
+        for s in spec.views
+    ]
+    return replace(spec, views=tuple(views))
 
 
 def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | None:
@@ -107,8 +126,14 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
     if same and not any(m.differentiable for m in signature.mutated):
         return None
 
+    symbolic = any(_symbolic(s) for s in specs)
+
     def finish(inputs: Tensors, results: Tensors) -> Outputs:
-        return tuple([_output(s, inputs, results) for s in specs])
+        now = specs
+        if symbolic:
+            env = {name: inputs[i].shape[d] for name, i, d in signature.sizes}
+            now = tuple([_at_sizes(s, env) for s in specs])
+        return tuple([_output(s, inputs, results) for s in now])
 
     return finish
 
