@@ -385,10 +385,10 @@ class _Emitter:
             return None
         own: Dims = frozenset((inner.name,))
         dims = self.index(rest // 4)[1] | own
-        text, have = self.index(rest // 4, want=dims)
+        text, _ = self.index(rest // 4, want=dims)
         offset = {"r": "roffset // 4 + " if self.tiling.loop else ""}.get(inner.name, f"{inner.name}offset // 4 + ")
         arange = self.along(f"{offset}tl.arange(0, {inner.block} // 4)", own, dims)
-        return arange if text == "0" else f"{_group(self.along(text, have, dims))} + {arange}", dims
+        return arange if text == "0" else f"{_group(text)} + {arange}", dims
 
     def reduce(self, i: Reduce) -> None:
         """A fold over whole rows."""
