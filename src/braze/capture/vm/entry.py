@@ -13,7 +13,7 @@ import torch
 from braze.capture.source import argument_count
 from braze.config import Config
 from braze.errors import Unsupported
-from braze.fake import FakeMode
+from braze.fake import FakeMode, fake_like
 
 from .decode import decode
 from .frame import OuterFrame
@@ -80,7 +80,7 @@ class _Pass:
         """Trace to the return, to the planned break, or to a new one (``error``)."""
         vm = self.vm
         try:
-            with FakeMode():
+            with FakeMode(lift=fake_like):
                 self.value = self.frame.run_call()
         except StopHere:
             pass
