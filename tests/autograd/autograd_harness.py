@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from braze.autograd import AotGraphs, partition, trace_joint
+from braze.autograd import AotGraphs, partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.layout import same_strides
-from braze.ir import Graph, Node, interpret, leaves, type_of, verify
+from braze.ir import Graph, Node, interpret, leaves, type_of
 from braze.runtime.autograd_node import make_autograd_callable
 
 
@@ -27,12 +27,10 @@ def strict(graph: Graph) -> Callable[..., Any]:
 def compile_program(fn: Callable[..., Any], inputs: Sequence[Any], budget: float = 1.0) -> tuple[Any, AotGraphs]:
     """``fn`` as a callable made of interpreted graphs, and the graphs."""
     joint = trace_joint(fn, [type_of(x) for x in inputs])
-    verify(joint.graph)
-    aot = partition(joint, budget)
-    verify(aot.forward)
+    verify_joint(joint)
+    aot = verify_aot(partition(joint, budget))
     lazy = None
     if aot.backward is not None:
-        verify(aot.backward)
         backward = strict(aot.backward)
         lazy = lambda: backward  # noqa: E731
     return make_autograd_callable(strict(aot.forward), lazy, aot.signature), aot
