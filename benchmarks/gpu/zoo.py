@@ -132,7 +132,7 @@ def bound(name: str, size: int) -> tuple[IntLike, Symbol]:
 
 @dataclass
 class Case:
-    """``inputs(device)``: tensors by buffer name. ``eager``: the outputs by name from them, as plain torch, also in f64.
+    """``inputs(device)``: tensors by buffer name. ``eager``: the outputs by name from them, in plain torch, in f64 too.
     ``zeroed``: outputs that the kernel adds into."""
 
     kernel: Kernel

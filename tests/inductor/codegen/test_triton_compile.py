@@ -86,7 +86,9 @@ def test_no_primitive_lacks_a_spelling() -> None:
     assert set(OPS) <= set(PRIMS) | {"philox"}
 
 
-@pytest.mark.parametrize("name", ["bias_gelu", "softmax", "layer_norm_backward", "column_sum", "channels_last", "dropout"])
+@pytest.mark.parametrize(
+    "name", ["bias_gelu", "softmax", "layer_norm_backward", "column_sum", "channels_last", "dropout"]
+)
 def test_golden_source(golden: Any, name: str) -> None:
     golden(f"triton/{name}.py", emit_triton(CASES[name](4096, 1024, BF16).kernel).code.source)
 

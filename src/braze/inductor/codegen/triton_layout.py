@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 from braze.ir import IntLike, bounds, coefficient, evaluate, product, symbols
 
 from ..loops.ir import Axis, Buffer, Index, Instr, Kernel, Load, Store
 
-Access = Union[Load, Store]
+Access = Load | Store
 DEFAULT_HINT = 4096
 INT32 = 2**31 - 1
 

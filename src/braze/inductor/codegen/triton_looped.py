@@ -1,8 +1,9 @@
 """Reductions over rows too long for registers: loops over r, one for each level of reductions.
 
-``level`` of a value: how many reductions, one after the other, it waits for.  Loop n folds the reductions of level n and
-recomputes the point values that they need; a last loop does all point stores.  Softmax of long rows is three loops: the
-maximum, the sum of exponentials, the division.  Row values are computed once, between the loops.
+``level`` of a value: how many reductions, one after the other, it waits for.  Loop n folds the reductions of level n
+and recomputes the point values that they need; the last loop does all point stores (an output may take over the memory
+of an input that an earlier loop reads).  Softmax of long rows is three loops: the maximum, the sum of exponentials, the
+division.  Row values are computed once, between the loops.
 """
 
 from __future__ import annotations

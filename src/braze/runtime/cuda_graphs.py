@@ -1,0 +1,361 @@
+"""CUDA graphs for a compiled pair: forward and backward recorded once, then replayed with hardly any host time.
+
+``graph_pair(forward, backward, signature)`` gives the two callables back, recording.  The first call runs as it is (a
+warm-up); the second is recorded; later ones replay.  What stays true for the user:
+
+* Inputs whose address has not changed (parameters, buffers) are read where they are; others are copied to buffers of the
+  recording.  When a fixed address changes, the recording is made anew, with that input copied from then on.
+* A result or gradient that is still alive when its memory would be overwritten is not overwritten: that call runs
+  without the graph, the recording is given up to whoever holds its memory, and the next one hands out copies of that
+  output.  Alive means: something refers to its storage.  Results up to ``SMALL`` bytes (losses) are always copies.
+* Two forwards before a backward need two sets of saved tensors: a second recording is made, up to ``MOST_RECORDINGS``.
+* Each graph has a memory pool of its own.  Sharing one would let a replay of the forward run over gradients that lie in
+  memory which the forward once had: they live until the optimizer has read them, often through the next forward.
+* Random numbers: ``philox_seed`` draws from torch's generator inside the recording; a replay draws anew.
+
+Everything else that cannot be recorded (CPU tensors, a synchronising call, an overlapping input) turns recording off for
+the pair, with the reason in ``Recordings.notes``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from braze.ir import Signature
+
+MOST_RECORDINGS = 4  # simultaneous sets of saved tensors
+MOST_ATTEMPTS = 8  # recordings of one pair, also those thrown away
+Compiled = Callable[..., Any]
+SMALL = 1 << 20
+_use_count: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+
+
+class Graph(Protocol):
+    """What can be replayed."""
+
+    def replay(self) -> None: ...
+
+
+class Device(Protocol):
+    """Recording on a device; tests put a pretended one in its place."""
+
+    def pool(self) -> Any: ...
+
+    def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Graph, Any]: ...
+
+    def busy(self) -> bool: ...
+
+
+class Cuda:
+    """Recording by torch.cuda.graph, on a side stream."""
+
+    def __init__(self) -> None:
+        self.stream: torch.cuda.Stream | None = None
+
+    def pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+
+    def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Graph, Any]:
+        """Run ``fn`` without effect and remember what it launched."""
+        if self.stream is None:
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+            out = fn()
+        return graph, out
+
+    def busy(self) -> bool:
+        """True while someone else records: then nothing may be recorded inside."""
+        return torch.cuda.is_current_stream_capturing()
+
+
+class Refused(Exception):
+    """This call, or this pair, cannot be recorded."""
+
+
+def addresses(inputs: Sequence[Any]) -> list[int]:
+    """Data pointers; 0 for what is no tensor."""
+    return [x.data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
+
+
+class Recording:
+    """One captured run of a function: its input buffers, its graph, its outputs' memory."""
+
+    def __init__(self, inputs: Sequence[Any], fixed: set[int]) -> None:
+        self.numbers = [x for x in inputs if not isinstance(x, torch.Tensor)]
+        self.copied = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and i not in fixed]
+        self.targets = [_buffer(inputs[i]) for i in self.copied]
+        self.fixed = sorted(fixed)
+        self.pointers = [inputs[i].data_ptr() for i in self.fixed]
+        self.graph: Graph | None = None
+        self.outputs: list[Any] = []
+        self.watched: list[int] = []  # indices of outputs whose life matters
+        self.storages: list[int] = []
+        self.counts: list[int] = []
+        self.kept: list[torch.UntypedStorage] = []
+
+    def capture(self, run: Compiled, inputs: Sequence[Any], device: Device) -> None:
+        """Record ``run`` over the buffers and the fixed inputs."""
+        args = list(inputs)
+        for i, buffer in zip(self.copied, self.targets):
+            args[i] = buffer
+        self.graph, outputs = device.capture(lambda: _call(run, args), device.pool())
+        self.outputs = list(outputs)
+
+    def watch(self, indices: Sequence[int]) -> None:
+        """From now on ``alive`` tells which of these outputs others still refer to."""
+        self.watched = [i for i in indices if isinstance(self.outputs[i], torch.Tensor)]
+        self.kept = [self.outputs[i].untyped_storage() for i in self.watched]
+        self.storages = [s._cdata for s in self.kept]
+        self.counts = [_use_count(s) for s in self.storages]
+
+    def alive(self) -> list[int]:
+        """Watched outputs whose memory someone still uses."""
+        now = list(map(_use_count, self.storages))
+        if now == self.counts:
+            return []
+        found = [i for i, a, b in zip(self.watched, now, self.counts) if a > b]
+        self.counts = list(map(min, now, self.counts))  # a reference of the time of recording has gone
+        return found
+
+    def moved(self, where: Sequence[int]) -> list[int]:
+        """Fixed inputs that are elsewhere now. ``where``: the addresses of all inputs."""
+        now = [where[i] for i in self.fixed]
+        return [] if now == self.pointers else [i for i, a, b in zip(self.fixed, now, self.pointers) if a != b]
+
+    def replay(self, inputs: Sequence[Any]) -> None:
+        """Fill the buffers and run."""
+        if self.copied:
+            torch._foreach_copy_(self.targets, [inputs[i] for i in self.copied])
+        assert self.graph is not None
+        self.graph.replay()
+
+
+def _buffer(x: torch.Tensor) -> torch.Tensor:
+    if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride())):
+        raise Refused("an input overlaps itself (an expanded tensor)")
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+class Forward(Recording):
+    """A forward's recording, with that of its backward."""
+
+    extras_at: list[int]  # addresses of the saved extra outputs, in the backward's order
+    token: weakref.ref[Any] | None = None
+    backward: Recording | None = None
+
+    def saved(self) -> bool:
+        """True while some backward may still come for the saved tensors."""
+        return self.token is not None and self.token() is not None
+
+
+class Recordings:
+    """The recordings of one compiled pair. ``notes`` says what was not recorded, and why."""
+
+    def __init__(self, forward: Compiled, backward: Callable[[], Compiled] | None, sig: Signature, device: Device):
+        self.run_forward, self.thunk, self.device = forward, backward, device
+        self.results = sig.n_results
+        self.first_extra = sig.n_results + len(sig.mutated)
+        self.extra_at = [(k, r.index) for k, r in enumerate(sig.saved) if r.kind == "extra"]
+        self.lock = threading.RLock()
+        self.notes: list[str] = []
+        self.off = False
+        self.attempts = 0
+        self.recordings: list[Forward] = []
+        self.copied_results: set[int] = set()
+        self.copied_gradients: set[int] = set()
+        self.seen: list[int] | None = None  # addresses of the last call's inputs
+        self.moving: set[int] = set()
+        self.moving_backward: set[int] = set()
+        self.seen_backward: list[int] | None = None
+        self.compiled_backward: Compiled | None = None
+
+    # ---- forward ----
+
+    def forward(self, *inputs: Any) -> Any:
+        """The forward, replayed where possible."""
+        with self.lock:
+            out = None if self.off or self.device.busy() else self._attempt(inputs)
+        return _call(self.run_forward, list(inputs)) if out is None else out
+
+    def _attempt(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """The replayed outputs; None: run it without a graph."""
+        now = addresses(inputs)
+        if self.seen is None:
+            self.seen = now
+            reason = _unfit(inputs)
+            if reason:
+                self._stop(reason)
+            return None
+        recording = self._pick(inputs, now)
+        if recording is None:
+            fixed = {i for i, (a, b) in enumerate(zip(now, self.seen)) if a == b != 0} - self.moving
+            recording = self._record(inputs, fixed)
+            if recording is None:
+                return None
+        else:
+            alive = recording.alive()
+            if alive:
+                self.copied_results.update(alive)
+                self.recordings.remove(recording)
+                self.notes.append(f"results {alive} outlive a call: copies of them are handed out from now on")
+                return None
+            recording.replay(inputs)
+        return self._hand_out(recording)
+
+    def _pick(self, inputs: Sequence[Any], now: list[int]) -> Forward | None:
+        """A recording for these inputs whose saved tensors nobody waits for."""
+        numbers = [x for x in inputs if not isinstance(x, torch.Tensor)]
+        for r in list(self.recordings):
+            if r.numbers != numbers or r.saved():
+                continue
+            moved = r.moved(now)
+            if not moved:
+                return r
+            self.moving.update(moved)
+            self.recordings.remove(r)
+            self.notes.append(f"inputs {moved} moved: recorded again, and copied from now on")
+        return None
+
+    def _record(self, inputs: Sequence[Any], fixed: set[int]) -> Forward | None:
+        if len(self.recordings) >= MOST_RECORDINGS:
+            return None
+        self.attempts += 1
+        if self.attempts > MOST_ATTEMPTS:
+            self._stop(f"recorded {MOST_ATTEMPTS} times: inputs or sizes keep changing")
+            return None
+        try:
+            r = Forward(inputs, fixed)
+            r.capture(self.run_forward, inputs, self.device)
+        except Exception as e:
+            self._stop(f"the forward cannot be recorded: {e}")
+            return None
+        results = r.outputs[: self.results]
+        self.copied_results.update(i for i, x in enumerate(results) if _is_tensor(x) and x.nbytes <= SMALL)
+        r.watch([i for i in range(self.results) if i not in self.copied_results])
+        where = addresses(r.outputs[self.first_extra :])
+        r.extras_at = [where[i] for _, i in self.extra_at]
+        r.replay(inputs)
+        self.recordings.append(r)
+        return r
+
+    def _hand_out(self, r: Forward) -> list[Any]:
+        """Results as tensors of their own, saved tensors as they are, the first one with an eye on its life."""
+        out: list[Any] = list(r.outputs)
+        for i in range(self.results):
+            x = out[i]
+            if isinstance(x, torch.Tensor):
+                out[i] = x.clone() if i in self.copied_results else x.detach()
+        first = next((k for k in range(self.first_extra, len(out)) if _is_tensor(out[k])), None)
+        if first is not None:
+            out[first] = token = out[first].detach()
+            r.token = weakref.ref(token)
+        return out
+
+    def _stop(self, reason: str) -> None:
+        self.off = True
+        self.recordings = []
+        self.notes.append(reason)
+
+    # ---- backward ----
+
+    def backward(self) -> Compiled:
+        """The thunk of the backward."""
+        assert self.thunk is not None
+        if self.compiled_backward is None:
+            self.compiled_backward = self.thunk()
+        return self._backward
+
+    def _backward(self, *args: Any) -> Any:
+        assert self.compiled_backward is not None
+        with self.lock:
+            out = None if self.off or self.device.busy() else self._attempt_backward(args)
+        return _call(self.compiled_backward, list(args)) if out is None else out
+
+    def _attempt_backward(self, args: Sequence[Any]) -> tuple[Any, ...] | None:
+        now = addresses(args)
+        seen, self.seen_backward = self.seen_backward, now
+        owner = self._owner(now)
+        if owner is None or seen is None:
+            return None
+        r = owner.backward
+        if r is not None:
+            moved = r.moved(now)
+            if moved:
+                self.moving_backward.update(moved)
+                self.notes.append(f"inputs {moved} of the backward moved: recorded again, and copied from now on")
+                r = owner.backward = None
+        if r is None:
+            fixed = {i for i, (a, b) in enumerate(zip(now, seen)) if a == b != 0} - self.moving_backward
+            fixed |= {k for k, _ in self.extra_at if now[k]}
+            return self._record_backward(owner, args, fixed)
+        alive = r.alive()
+        if alive:
+            self.copied_gradients.update(alive)
+            owner.backward = None
+            self.notes.append(f"{len(alive)} gradients outlive a backward: copies of them are handed out from now on")
+            return None
+        r.replay(args)
+        return self._gradients(r)
+
+    def _owner(self, now: list[int]) -> Forward | None:
+        """The forward recording whose saved tensors lie at these addresses."""
+        extras = [now[k] for k, _ in self.extra_at]
+        return next((r for r in self.recordings if r.extras_at == extras), None)
+
+    def _record_backward(self, owner: Forward, args: Sequence[Any], fixed: set[int]) -> tuple[Any, ...] | None:
+        self.attempts += 1
+        if self.attempts > MOST_ATTEMPTS:
+            self._stop(f"recorded {MOST_ATTEMPTS} times: inputs or sizes keep changing")
+            return None
+        assert self.compiled_backward is not None
+        given = list(args)
+        for k, i in self.extra_at:
+            given[k] = owner.outputs[self.first_extra + i]  # not the token, whose life is the caller's
+        try:
+            r = Recording(given, fixed)
+            r.capture(self.compiled_backward, given, self.device)
+        except Exception as e:
+            self._stop(f"the backward cannot be recorded: {e}")
+            return None
+        r.watch([i for i in range(len(r.outputs)) if i not in self.copied_gradients])
+        owner.backward = r
+        r.replay(args)
+        return self._gradients(r)
+
+    def _gradients(self, r: Recording) -> tuple[Any, ...]:
+        """Gradients as tensors of their own, so that autograd may take them for ``.grad`` without a copy."""
+        return tuple(
+            x if not isinstance(x, torch.Tensor) else x.clone() if i in self.copied_gradients else x.detach()
+            for i, x in enumerate(r.outputs)
+        )
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def _call(f: Compiled, args: list[Any]) -> Any:
+    return f(args) if getattr(f, "boxed", False) else f(*args)
+
+
+def _unfit(inputs: Sequence[Any]) -> str:
+    """Why inputs rule recording out; "" where they do not."""
+    kinds = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
+    return "an input is on the CPU" if "cpu" in kinds and len(kinds) > 1 or kinds == {"cpu"} else ""
+
+
+def graph_pair(
+    forward: Compiled,
+    backward: Callable[[], Compiled] | None,
+    signature: Signature,
+    device: Device | None = None,
+) -> tuple[Compiled, Callable[[], Compiled] | None, Recordings]:
+    """(forward, backward thunk, their recordings) in place of a compiled pair, for ``make_autograd_callable``."""
+    made = Recordings(forward, backward, signature, device or Cuda())
+    return made.forward, made.backward if backward is not None else None, made

@@ -1,0 +1,373 @@
+"""CUDA graphs' bookkeeping, on a pretended device whose replays overwrite the recorded outputs; the real one under gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braze.ir import SavedRef, Signature, tensor_type
+from braze.runtime.autograd_node import make_autograd_callable
+from braze.runtime.cuda_graphs import Recordings, graph_pair
+
+
+class _Tape(TorchDispatchMode):
+    """Remembers calls, with their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, ...]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+class _Replayed:
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.calls, self.replays = calls, 0
+
+    def replay(self) -> None:
+        """Every call again, its result written over the recorded one."""
+        self.replays += 1
+        with torch.no_grad():
+            for func, args, kwargs, out in self.calls:
+                again = func(*args, **kwargs)
+                if isinstance(out, torch.Tensor) and out.data_ptr() != again.data_ptr():
+                    out.detach().copy_(again)
+
+
+class Pretended:
+    """Recording on the CPU."""
+
+    def __init__(self) -> None:
+        self.graphs: list[_Replayed] = []
+        self.fail = False
+        self.capturing = False
+
+    def pool(self) -> Any:
+        return object()
+
+    def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
+        if self.fail:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        tape = _Tape()
+        with tape:
+            out = fn()
+        self.graphs.append(_Replayed(tape.calls))
+        return self.graphs[-1], out
+
+    def busy(self) -> bool:
+        return self.capturing
+
+    @property
+    def replays(self) -> int:
+        return sum(g.replays for g in self.graphs)
+
+
+@pytest.fixture(autouse=True)
+def _cpu_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    import braze.runtime.cuda_graphs as module
+
+    monkeypatch.setattr(module, "_unfit", lambda inputs: "")
+
+
+class Model:
+    """y = tanh(x @ w), with tanh's value and a copy of x saved; the calls that ran for real are counted."""
+
+    def __init__(self) -> None:
+        self.device = Pretended()
+        self.w = torch.nn.Parameter(torch.randn(4, 4))
+        self.ran = {"forward": 0, "backward": 0}
+        sig = Signature(
+            n_inputs=2,
+            n_results=1,
+            outputs=(),
+            result_grads=(True,),
+            saved=(SavedRef("extra", 0), SavedRef("extra", 1), SavedRef("input", 1)),
+            tangents=(tensor_type((3, 4)),),
+            input_grads=(True, True),
+        )
+        from dataclasses import replace
+
+        from braze.ir import OutputSpec
+
+        sig = replace(sig, outputs=(OutputSpec("result", 0),))
+        self.pair: Recordings
+        forward, thunk, self.pair = graph_pair(self.forward, lambda: self.backward, sig, self.device)
+        self.call = make_autograd_callable(forward, thunk, sig)
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> Any:
+        self.ran["forward"] += 1
+        y = torch.tanh(x @ w)
+        return (y, y * 1.0, x * 1.0)
+
+    def backward(self, y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Any:
+        self.ran["backward"] += 1
+        h = g * (1 - y * y)
+        return (h @ w.t(), x.t() @ h)
+
+    def step(self, x: torch.Tensor, retain: bool = False) -> torch.Tensor:
+        (y,) = self.call(x, self.w)
+        y.sum().backward(retain_graph=retain)
+        return y.detach()
+
+    def check(self, x: torch.Tensor) -> None:
+        """One step gives eager's value and gradient."""
+        self.w.grad = None
+        y = self.step(x)
+        v = self.w.detach().requires_grad_()
+        want = torch.tanh(x @ v)
+        want.sum().backward()
+        torch.testing.assert_close(y, want.detach())
+        torch.testing.assert_close(self.w.grad, v.grad)
+
+
+def batch() -> torch.Tensor:
+    return torch.randn(3, 4)
+
+
+def test_records_then_replays() -> None:
+    m = Model()
+    batches = [batch() for _ in range(6)]
+    for x in batches:
+        m.check(x)
+    assert m.ran == {"forward": 2, "backward": 2}  # a warm-up and a recording each
+    assert m.device.replays == 10 and len(m.device.graphs) == 2
+    assert not m.pair.notes
+
+
+def test_parameters_are_read_in_place_and_batches_copied() -> None:
+    m = Model()
+    keep = [batch() for _ in range(4)]
+    for x in keep:
+        m.check(x)
+    (r,) = m.pair.recordings
+    assert r.fixed == [1] and r.copied == [0]
+    with torch.no_grad():
+        m.w.add_(1.0)  # in place: the recording sees it
+    m.check(keep[0])
+    assert len(m.device.graphs) == 2
+
+
+def test_a_moved_parameter_is_recorded_again_and_then_copied() -> None:
+    m = Model()
+    keep = [batch() for _ in range(3)]
+    for x in keep:
+        m.check(x)
+    old = m.w.data
+    m.w.data = m.w.data.clone() + 1
+    m.check(keep[0])
+    m.check(keep[1])
+    m.w.data = old
+    m.check(keep[2])
+    assert any("moved" in n for n in m.pair.notes)
+    assert m.pair.recordings[0].fixed == [] and not m.pair.off
+
+
+def test_a_result_that_is_still_alive_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braze.runtime.cuda_graphs.SMALL", 0)
+    m = Model()
+    xs = [batch() for _ in range(6)]
+    held = []
+    with torch.no_grad():
+        for x in xs:
+            held.append(m.call(x, m.w)[0])
+    for x, y in zip(xs, held):
+        torch.testing.assert_close(y, torch.tanh(x @ m.w.detach()))
+    # warm-up, recording, the call that finds a result alive, a recording that hands out copies
+    assert m.ran["forward"] == 4 and m.device.replays == 4
+
+
+def test_small_results_are_copies() -> None:
+    m = Model()
+    held = []
+    with torch.no_grad():
+        for x in (xs := [batch() for _ in range(5)]):
+            held.append(m.call(x, m.w)[0])
+    for x, y in zip(xs, held):
+        torch.testing.assert_close(y, torch.tanh(x @ m.w.detach()))
+    assert m.ran["forward"] == 2 and not m.pair.notes
+
+
+def test_a_view_of_a_result_keeps_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braze.runtime.cuda_graphs.SMALL", 0)
+    m = Model()
+    xs = [batch() for _ in range(4)]
+    held = []
+    with torch.no_grad():
+        for x in xs:
+            held.append(m.call(x, m.w)[0][1:])
+    for x, y in zip(xs, held):
+        torch.testing.assert_close(y, torch.tanh(x @ m.w.detach())[1:])
+
+
+def test_two_forwards_before_their_backwards() -> None:
+    m = Model()
+    for _ in range(3):
+        m.check(batch())
+    for _ in range(3):
+        m.w.grad = None
+        a, b = batch(), batch()
+        (ya,), (yb,) = m.call(a, m.w), m.call(b, m.w)
+        (ya.sum() + 2 * yb.sum()).backward()
+        v = m.w.detach().requires_grad_()
+        (torch.tanh(a @ v).sum() + 2 * torch.tanh(b @ v).sum()).backward()
+        torch.testing.assert_close(m.w.grad, v.grad)
+    assert len(m.pair.recordings) == 2
+
+
+def test_gradients_accumulate() -> None:
+    m = Model()
+    for _ in range(3):
+        m.check(batch())
+    xs = [batch() for _ in range(4)]
+    m.w.grad = None
+    for x in xs:
+        m.step(x)
+    v = m.w.detach().requires_grad_()
+    sum(torch.tanh(x @ v).sum() for x in xs).backward()
+    torch.testing.assert_close(m.w.grad, v.grad)
+    assert any("gradients outlive" in n for n in m.pair.notes)
+
+
+def test_gradients_are_taken_without_a_copy() -> None:
+    m = Model()
+    for _ in range(3):
+        m.check(batch())
+    m.w.grad = None
+    m.step(batch())
+    (r,) = m.pair.recordings
+    assert r.backward is not None and m.w.grad is not None
+    assert m.w.grad.data_ptr() == r.backward.outputs[1].data_ptr()
+
+
+def test_retain_graph() -> None:
+    m = Model()
+    for _ in range(3):
+        m.check(batch())
+    x = batch()
+    (y,) = m.call(x, m.w)
+    for _ in range(3):
+        m.w.grad = None
+        y.sum().backward(retain_graph=True)
+        v = m.w.detach().requires_grad_()
+        torch.tanh(x @ v).sum().backward()
+        torch.testing.assert_close(m.w.grad, v.grad)
+    assert m.ran["backward"] == 2
+
+
+def test_gradients_live_through_the_next_forward() -> None:
+    """zero_grad after the forward: the forward's replay must not run over the last gradients."""
+    m = Model()
+    for _ in range(5):
+        m.w.grad = None
+        m.step(batch())
+        want = m.w.grad.clone()  # type: ignore[union-attr]
+        with torch.no_grad():
+            m.call(batch(), m.w)
+        assert torch.equal(m.w.grad, want)  # type: ignore[arg-type]
+
+
+def test_a_failing_recording_turns_recording_off_with_a_reason() -> None:
+    m = Model()
+    m.check(batch())
+    m.device.fail = True
+    for _ in range(3):
+        m.check(batch())
+    assert m.pair.off and "not permitted" in m.pair.notes[0]
+    assert m.ran["forward"] == 4
+
+
+def test_a_failing_backward_recording() -> None:
+    m = Model()
+    m.check(batch())
+    (y,) = m.call(batch(), m.w)
+    m.device.fail = True
+    y.sum().backward()
+    for _ in range(2):
+        m.check(batch())
+    assert m.pair.off and "backward" in m.pair.notes[-1]
+
+
+def test_no_recording_inside_another() -> None:
+    m = Model()
+    m.device.capturing = True
+    for _ in range(3):
+        m.check(batch())
+    assert not m.device.graphs and m.ran["forward"] == 3
+
+
+def test_changing_sizes_give_up_in_the_end() -> None:
+    m = Model()
+    m.pair.attempts = 8
+    m.check(batch())
+    m.check(batch())
+    assert m.pair.off and "keep changing" in m.pair.notes[-1]
+
+
+@pytest.mark.gpu
+class TestOnACard:
+    """The same properties with torch.cuda.graph."""
+
+    def pair(self) -> tuple[Any, torch.nn.Parameter, Recordings]:
+        m = Model()
+        forward, thunk, pair = graph_pair(m.forward, lambda: m.backward, _signature(), None)
+        return make_autograd_callable(forward, thunk, _signature()), torch.nn.Parameter(m.w.detach().cuda()), pair
+
+    def test_training(self) -> None:
+        call, w, pair = self.pair()
+        for k in range(6):
+            x = torch.randn(3, 4, device="cuda")
+            w.grad = None
+            (y,) = call(x, w)
+            y.sum().backward()
+            v = w.detach().requires_grad_()
+            want = torch.tanh(x @ v)
+            want.sum().backward()
+            torch.testing.assert_close(y, want)
+            torch.testing.assert_close(w.grad, v.grad)
+            del y
+            with torch.no_grad():
+                w.add_(0.1)
+        assert not pair.off and pair.recordings and pair.recordings[0].backward is not None, pair.notes
+
+    def test_results_alive(self) -> None:
+        call, w, pair = self.pair()
+        xs = [torch.randn(3, 4, device="cuda") for _ in range(5)]
+        with torch.no_grad():
+            held = [call(x, w)[0] for x in xs]
+        for x, y in zip(xs, held):
+            torch.testing.assert_close(y, torch.tanh(x @ w.detach()))
+
+    def test_random_numbers_differ_between_replays(self) -> None:
+        from braze.prims import PRIMS
+
+        draw = PRIMS["philox_seed"]
+        sig = _signature()
+        forward, _, pair = graph_pair(lambda x: (draw(x.device) + 0,), None, sig, None)
+        x = torch.zeros(1, device="cuda")
+        seen = {tuple(forward(x)[0].tolist()) for _ in range(5)}
+        assert len(seen) == 5 and not pair.off, pair.notes
+
+
+def _signature() -> Signature:
+    from braze.ir import OutputSpec
+
+    return Signature(
+        n_inputs=2,
+        n_results=1,
+        outputs=(OutputSpec("result", 0),),
+        result_grads=(True,),
+        saved=(SavedRef("extra", 0), SavedRef("extra", 1), SavedRef("input", 1)),
+        tangents=(tensor_type((3, 4)),),
+        input_grads=(True, True),
+    )
