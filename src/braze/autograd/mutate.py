@@ -6,6 +6,7 @@ whose functional form has another shape.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
         raise Unsupported(f"the in-place operator {op}, which has no functional form")
     given = {a.name: x for a, x in zip(op._schema.arguments, args)} | kwargs
     targets = [given.get(name) for name, _ in op_info(op).writes]
+    given |= {name: default for name, default in _other_defaults(op, form) if name not in given}
     lowered = {k: rec.lower(v) for k, v in given.items()}
     positional = []
     for a in form._schema.arguments:
@@ -42,6 +44,14 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
     if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
         targets = list(targets[0])
     _store_all(rec, op, targets, results)
+
+
+@lru_cache(None)
+def _other_defaults(op: OpOverload, form: OpOverload) -> tuple[tuple[str, Any], ...]:
+    """Defaults of ``op`` that its functional form lacks or has otherwise (``bernoulli_``'s p)."""
+    theirs = {a.name: a.default_value for a in form._schema.arguments if a.has_default_value()}
+    mine = [(a.name, a.default_value) for a in op._schema.arguments if a.has_default_value() and not a.is_out]
+    return tuple((k, v) for k, v in mine if k not in theirs or theirs[k] != v)
 
 
 def _store_all(rec: Recorder, op: OpOverload, targets: list[Any], results: list[Node]) -> None:
