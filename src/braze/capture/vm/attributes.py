@@ -45,10 +45,9 @@ class _Found:
 def find(vm: Tracer, cls: type, name: str) -> _Found | None:
     """The class attribute as ``_PyType_Lookup`` finds it, or None. Cached for this capture."""
     key = (cls, name)
-    try:
-        return vm.class_cache[key]
-    except KeyError:
-        pass
+    if key in vm.class_cache:
+        known: _Found | None = vm.class_cache[key]
+        return known
     out = None
     for base in cls.__mro__:
         d = base.__dict__
@@ -85,7 +84,8 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
     binder = BINDERS.get(type(raw))
     if binder is not None:
         guard_class(vm, found, cls, name)
-        return binder(vm, found, obj, cls, name)
+        value: Value = binder(vm, found, obj, cls, name)
+        return value
     if type(raw).__name__ == _TUPLE_GETTER:
         return _bind_tuple_getter(vm, found, obj, cls, name)
     getter = find(vm, type(raw), "__get__")
@@ -192,7 +192,8 @@ def _bind_tuple_getter(vm: Tracer, found: _Found, obj: Value, cls: type, name: s
     sequence = obj if isinstance(obj, TupleValue) else getattr(obj, "payload", None)
     if not isinstance(sequence, TupleValue):
         unsupported(f"the named tuple field {cls.__name__}.{name}")
-    return sequence.items(vm)[found.raw.__reduce__()[1][0]]
+    index: int = found.raw.__reduce__()[1][0]
+    return sequence.items(vm)[index]
 
 
 def _bind_partialmethod(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:

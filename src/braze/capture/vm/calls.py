@@ -31,7 +31,7 @@ MAX_DEPTH = 150  # inlined frames in one another; each takes several of the real
 def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a Python function: by its handler, as one call of the graph, or inlined."""
     if isinstance(f, FunctionValue):
-        raw = f.raw
+        raw = f.function()
         handler = HANDLERS.get(raw)
         if handler is not None:
             f.as_const(vm)

@@ -42,7 +42,7 @@ def const_value(f: Frame, o: Op) -> Value:
     found = f.code.consts.get(o.index)
     if found is None:
         found = f.code.consts[o.index] = _constant(o.arg)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _constant(raw: Any) -> Value:

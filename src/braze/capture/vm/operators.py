@@ -80,7 +80,7 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value:
     else:
         handler = _CONTAINERS.get((type(a), op.rstrip("=")))
         if handler is not None:
-            out = handler(vm, a, b, op)
+            out: Value | None = handler(vm, a, b, op)
             if out is not None:
                 return out
         if op == "*" and isinstance(b, SequenceValue) and a.is_const():

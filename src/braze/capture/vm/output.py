@@ -84,10 +84,10 @@ class _Writer:
             rb.read(v.source)
         if vm.graph.calls:
             self.call_graph(compile_graph)
-        for v in [*roots, *contents, *(w for w in written if w.source is not None)]:
-            rb.materialise(v)
-        for v in written:
-            v.replay(rb)
+        for w in [*roots, *contents, *(w for w in written if w.source is not None)]:
+            rb.materialise(w)
+        for w in written:
+            w.replay(rb)
         for function, args in vm.mode_calls:
             e.callee_const(function)
             for a in args:

@@ -143,7 +143,7 @@ def internal_key(vm: Tracer, raw: Any, source: Source | None, index: int) -> Has
     if known is not None and not known.is_const():
         return known
     v = vm.wrap(raw, source.dict_key(index) if source is not None else None, keep=True)
-    return raw if isinstance(v, Const) else v.key(vm)  # type: ignore[no-any-return]
+    return raw if isinstance(v, Const) else v.key(vm)
 
 
 def as_index(vm: Tracer, key: Value) -> Any:

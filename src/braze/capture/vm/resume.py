@@ -192,7 +192,7 @@ def _placed(b: Bytecode, r: Region) -> bool:
 def stack_effect(ins: Instr, jump: bool) -> int:
     """The change of the stack's depth by an instruction in canonical form."""
     if ins.op == "CALL" and VERSION < (3, 12):
-        return -(ins.arg + 1)  # dis counts the arguments with PRECALL, which leaves the stack alone
+        return -(int(ins.arg) + 1)  # dis counts the arguments with PRECALL, which leaves the stack alone
     return _effect(ins, jump)
 
 

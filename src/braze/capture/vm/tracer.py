@@ -142,7 +142,7 @@ class Tracer:
         return TupleValue(items)
 
     def new_dict(self, items: dict[str, Value] | None = None) -> DictValue:
-        return DictValue(dict(items) if items else {})
+        return DictValue({k: v for k, v in items.items()} if items else {})
 
     def instance_dict(self, owner: Any, raw: Any) -> DictValue:
         """The ``__dict__`` of an existing function."""

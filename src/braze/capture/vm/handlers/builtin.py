@@ -12,6 +12,7 @@ import torch
 
 from ..attributes import find
 from ..operators import COMPARE, FUNCTIONS
+from ..protocols import identical
 from ..registry import BREAKS, HANDLERS, handles, pure, simple
 from ..signals import NotConst, Raised, unsupported
 from ..values.base import NONE, Const, Value, boolean
@@ -206,7 +207,7 @@ def zip_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     def step(vm: Tracer) -> Value | None:
         if not its:
             return None
-        out = []
+        out: list[Value] = []
         for i, it in enumerate(its):
             v = it.next(vm)
             if v is None:
@@ -520,8 +521,8 @@ for _op, _function in {"-": operator.neg, "+": operator.pos, "~": operator.inver
 HANDLERS[operator.getitem] = lambda vm, args, kwargs: args[0].get_item(vm, args[1])
 HANDLERS[operator.not_] = lambda vm, args, kwargs: boolean(not args[0].truth(vm))
 HANDLERS[operator.truth] = lambda vm, args, kwargs: boolean(args[0].truth(vm))
-HANDLERS[operator.is_] = lambda vm, args, kwargs: boolean(vm.identical(args[0], args[1]))
-HANDLERS[operator.is_not] = lambda vm, args, kwargs: boolean(not vm.identical(args[0], args[1]))
+HANDLERS[operator.is_] = lambda vm, args, kwargs: boolean(identical(vm, args[0], args[1]))
+HANDLERS[operator.is_not] = lambda vm, args, kwargs: boolean(not identical(vm, args[0], args[1]))
 HANDLERS[operator.contains] = lambda vm, args, kwargs: boolean(args[0].contains(vm, args[1]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import find
@@ -56,15 +57,16 @@ def update_dict(vm: Tracer, target: Value, source: Value) -> None:
 @handles(dict.update, OrderedDict.update)
 def update(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     target = args[0]
-    if isinstance(target, ObjectValue) and find(vm, target.cls, "__setitem__").owner not in (dict, OrderedDict):  # type: ignore[union-attr]
+    setter = find(vm, target.pytype(vm), "__setitem__")
+    if isinstance(target, ObjectValue) and setter is not None and isinstance(setter.raw, FunctionType):
         pairs = mapping_items(vm, args[1]) if len(args) > 1 else []
         for k, v in [*pairs, *((Const(k), v) for k, v in kwargs.items())]:
             target.set_item(vm, k, v)
         return NONE
     if len(args) > 1:
         update_dict(vm, target, args[1])
-    for k, v in kwargs.items():
-        as_dict(vm, target).set_item(vm, Const(k), v)
+    for name, v in kwargs.items():
+        as_dict(vm, target).set_item(vm, Const(name), v)
     return NONE
 
 

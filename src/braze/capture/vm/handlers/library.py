@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 pure(os.fspath, inspect.isfunction, inspect.ismethod, inspect.isclass)
+_f: Any
+_cls: Any
 for _f in (time.time, time.perf_counter, time.monotonic, time.process_time, time.sleep):
     BREAKS[_f] = (f"time.{_f.__name__}()", "")
 for _f in (random.random, random.randint, random.choice, random.shuffle, random.uniform, random.randrange, random.seed):

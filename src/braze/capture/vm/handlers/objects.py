@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 def new_instance(vm: Tracer, cls: type) -> Value:
     """``object.__new__(cls)``."""
-    if getattr(cls, "__abstractmethods__", None):
-        names = ", ".join(sorted(cls.__abstractmethods__))
+    abstract = getattr(cls, "__abstractmethods__", None)
+    if abstract:
+        names = ", ".join(sorted(abstract))
         vm.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
     if issubclass(cls, BaseException):
         return ExceptionValue(cls, [])
@@ -110,11 +111,13 @@ def exception_init(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
 
 
 def _exception_classes() -> list[type]:
-    out, todo = [], [BaseException]
+    out: list[type] = []
+    todo: list[type] = [BaseException]
     while todo:
         cls = todo.pop()
         out.append(cls)
-        todo += [c for c in cls.__subclasses__() if c.__module__ == "builtins"]
+        below: list[type] = type.__subclasses__(cls)
+        todo += [c for c in below if c.__module__ == "builtins"]
     return out
 
 

@@ -32,8 +32,8 @@ def _constant(value: Value, *functions: Any) -> None:
 _constant(
     FALSE,
     torch._C._get_tracing_state,
-    torch.jit.is_scripting,
-    torch.jit.is_tracing,
+    torch.jit.is_scripting,  # type: ignore[attr-defined]
+    torch.jit.is_tracing,  # type: ignore[attr-defined]
     torch.overrides.has_torch_function,
     torch.overrides.has_torch_function_unary,
     torch.overrides.has_torch_function_variadic,

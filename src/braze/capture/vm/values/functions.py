@@ -131,7 +131,9 @@ class MadeFunction(Value):
 
         rb.remember(self, make)
         if self._kwdefaults:
-            rb.later(lambda: rb.store_attr(self, "__kwdefaults__", DictValue(dict(self._kwdefaults))))
+            rb.later(
+                lambda: rb.store_attr(self, "__kwdefaults__", DictValue({k: v for k, v in self._kwdefaults.items()}))
+            )
         if self.attrs is not None:
             for k, v in self.attrs.items(rb.vm):
                 rb.later(lambda k=k, v=v: rb.store_attr(self, k, v))  # type: ignore[misc]

@@ -98,6 +98,7 @@ def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _exhausted() -> Any:
-    out = (x for x in ())
+    none: tuple[Any, ...] = ()
+    out = (x for x in none)
     out.close()
     return out

@@ -241,13 +241,13 @@ class DictValue(Value):
             rb.later(lambda k=k, v=v: rb.do(setter, [target, rb.vm.key_value(k), v]))  # type: ignore[misc]
 
     def replay(self, rb: Rebuilder) -> None:
-        base: type = OrderedDict if issubclass(self.cls, OrderedDict) else dict
+        base: Any = OrderedDict if issubclass(self.cls, OrderedDict) else dict
         assert self.raw is not None
         for k in self.deleted:
             if _was_there(self.raw, k):
-                rb.do(base.__delitem__, [self, rb.vm.key_value(k)])  # type: ignore[attr-defined]
+                rb.do(base.__delitem__, [self, rb.vm.key_value(k)])
         for k in [k for k in self.known if k in self.written]:
-            rb.do(base.__setitem__, [self, rb.vm.key_value(k), self.known[k]])  # type: ignore[attr-defined]
+            rb.do(base.__setitem__, [self, rb.vm.key_value(k), self.known[k]])
 
 
 _PLAIN = (dict, OrderedDict, defaultdict)
@@ -351,7 +351,7 @@ class DictView(Value):
         return [self.of]
 
     def rebuild(self, rb: Rebuilder) -> None:
-        base = OrderedDict if issubclass(self.of.cls, OrderedDict) else dict
+        base: Any = OrderedDict if issubclass(self.of.cls, OrderedDict) else dict
         rb.call(getattr(base, self.kind), [self.of])
 
 

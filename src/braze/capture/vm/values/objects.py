@@ -76,10 +76,10 @@ class ObjectValue(Value):
     def rebuild(self, rb: Rebuilder) -> None:
         cls, payload = self.cls, self.payload
         if isinstance(payload, (TupleValue, Const)):
-            base = payload.pytype(rb.vm)
-            rb.remember(self, lambda: rb.call_with(base.__new__, [Const(cls), payload]))
+            like = payload.pytype(rb.vm)
+            rb.remember(self, lambda: rb.call_with(like.__new__, [Const(cls), payload]))
         elif payload is not None:
-            base = payload.pytype(rb.vm)
+            base: Any = payload.pytype(rb.vm)
             rb.remember(self, lambda: rb.call_with(base.__new__, [Const(cls)]))
             rb.later(lambda: rb.do(base.__init__, [self]))
             if isinstance(payload, ListValue):
@@ -94,8 +94,8 @@ class ObjectValue(Value):
             if v is not None:
                 rb.later(lambda k=k, v=v: rb.do(object.__setattr__, [self, Const(k), v]))  # type: ignore[misc]
         if self.attrs is not None:
-            for k, v in self.attrs.known.items():
-                rb.later(lambda k=k, v=v: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
+            for name, value in self.attrs.known.items():
+                rb.later(lambda k=str(name), v=value: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
 
     def replay(self, rb: Rebuilder) -> None:
         for k in [k for k in self.slots if k in self.slots_written]:
@@ -142,8 +142,8 @@ class ExceptionValue(ObjectValue):
         rb.remember(self, lambda: rb.call_with(BaseException.__new__, [Const(self.cls), *self.args]))
         rb.later(lambda: rb.do(BaseException.__init__, [self, *self.args]))
         if self.attrs is not None:
-            for k, v in self.attrs.known.items():
-                rb.later(lambda k=k, v=v: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
+            for name, value in self.attrs.known.items():
+                rb.later(lambda k=str(name), v=value: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
         if self.suppress:
             rb.later(lambda: rb.store_attr(self, "__cause__", self.cause))
 

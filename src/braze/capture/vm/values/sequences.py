@@ -61,7 +61,8 @@ class SequenceValue(Value):
         if isinstance(index, slice):
             return self.like(items[index])
         try:
-            return items[index]
+            item: Value = items[index]
+            return item
         except IndexError:
             vm.raise_(IndexError, f"{'list' if isinstance(self, ListValue) else 'tuple'} index out of range")
 

@@ -35,7 +35,8 @@ class ClassValue(Const):
     def set_attr(self, vm: Tracer, name: str, value: Value) -> None:
         unsupported(f"assigning to the class attribute {self.raw.__name__}.{name}")
 
-    del_attr = None  # type: ignore[assignment]
+    def del_attr(self, vm: Tracer, name: str) -> None:
+        unsupported(f"deleting the class attribute {self.raw.__name__}.{name}")
 
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return vm.construct(self.as_const(vm), args, kwargs, self)
@@ -48,13 +49,6 @@ class ClassValue(Const):
 
     def contains(self, vm: Tracer, item: Value) -> bool:
         return vm.protocol_contains(self, item)
-
-
-def _del_class_attr(self: ClassValue, vm: Tracer, name: str) -> None:
-    unsupported(f"deleting the class attribute {self.raw.__name__}.{name}")
-
-
-ClassValue.del_attr = _del_class_attr  # type: ignore[method-assign]
 
 
 class PyModule(Const):
@@ -89,7 +83,6 @@ class FunctionValue(Const):
     """A Python function that exists. Its defaults and closure cells are read through its source."""
 
     __slots__ = ("_cells", "called")
-    raw: FunctionType
 
     def __init__(self, raw: FunctionType, source: Source | None = None) -> None:
         Const.__init__(self, raw, source)
@@ -98,11 +91,16 @@ class FunctionValue(Const):
 
     @property
     def code(self) -> CodeType:
-        return self.raw.__code__
+        return self.function().__code__
 
     @property
     def globals(self) -> dict[str, Any]:
-        return self.raw.__globals__
+        return self.function().__globals__
+
+    def function(self) -> FunctionType:
+        """The real function."""
+        raw: FunctionType = self.raw
+        return raw
 
     def address(self, vm: Tracer) -> Source:
         """The source, or the function held as a constant."""
@@ -117,7 +115,7 @@ class FunctionValue(Const):
         return [vm.wrap_default(d, where, i) for i, d in enumerate(found)]
 
     def kwdefaults(self, vm: Tracer) -> dict[str, Value]:
-        found = self.raw.__kwdefaults__
+        found = self.function().__kwdefaults__
         if not found:
             return {}
         where = self.address(vm)
