@@ -1,4 +1,4 @@
-"""CUDA graphs' bookkeeping, on a pretended device whose replays overwrite the recorded outputs; the real one under gpu."""
+"""CUDA graphs' bookkeeping, on a pretended device whose replays overwrite the recorded outputs; under gpu the real one."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ class TestOnACard:
 
     def test_training(self) -> None:
         call, w, pair = self.pair()
-        for k in range(6):
+        for _ in range(6):
             x = torch.randn(3, 4, device="cuda")
             w.grad = None
             (y,) = call(x, w)

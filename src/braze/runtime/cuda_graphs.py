@@ -3,8 +3,8 @@
 ``graph_pair(forward, backward, signature)`` gives the two callables back, recording.  The first call runs as it is (a
 warm-up); the second is recorded; later ones replay.  What stays true for the user:
 
-* Inputs whose address has not changed (parameters, buffers) are read where they are; others are copied to buffers of the
-  recording.  When a fixed address changes, the recording is made anew, with that input copied from then on.
+* Inputs whose address has not changed (parameters, buffers) are read where they are; others are copied to buffers of
+  the recording.  When a fixed address changes, the recording is made anew, with that input copied from then on.
 * A result or gradient that is still alive when its memory would be overwritten is not overwritten: that call runs
   without the graph, the recording is given up to whoever holds its memory, and the next one hands out copies of that
   output.  Alive means: something refers to its storage.  Results up to ``SMALL`` bytes (losses) are always copies.
@@ -13,8 +13,8 @@ warm-up); the second is recorded; later ones replay.  What stays true for the us
   memory which the forward once had: they live until the optimizer has read them, often through the next forward.
 * Random numbers: ``philox_seed`` draws from torch's generator inside the recording; a replay draws anew.
 
-Everything else that cannot be recorded (CPU tensors, a synchronising call, an overlapping input) turns recording off for
-the pair, with the reason in ``Recordings.notes``.
+Everything else that cannot be recorded (CPU tensors, a synchronising call, an overlapping input) turns recording off
+for the pair, with the reason in ``Recordings.notes``.
 """
 
 from __future__ import annotations

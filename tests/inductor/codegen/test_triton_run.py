@@ -10,12 +10,12 @@ import torch
 
 pytest.importorskip("triton")
 
+from triton_cases import CASES, Body, arguments, bound, every_primitive, operands, reference
+from triton_interpreter import Interpreter
+
 from braze.inductor.codegen.triton_emit import emit_triton
 from braze.inductor.loops import run_kernel
 from braze.ir import symbol
-
-from triton_cases import CASES, Body, arguments, bound, every_primitive, operands, reference
-from triton_interpreter import Interpreter
 
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
 
