@@ -1,4 +1,4 @@
-"""CUDA graphs' bookkeeping, on a pretended device whose replays overwrite the recorded outputs; under gpu the real one."""
+"""CUDA graphs' bookkeeping, on a pretended device whose replays overwrite what was recorded; on a card under gpu."""
 
 from __future__ import annotations
 
