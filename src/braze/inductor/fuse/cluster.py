@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from braze.inductor.loops import Buffer
+from braze.inductor.loops import Buffer, Load
 from braze.inductor.loops.ref import remap
-from braze.ir import IntLike, Symbol, coefficient, substitute, symbols
+from braze.ir import IntLike, Symbol, coefficient, substitute
 
 from .ops import Analysis, Op, hint
 
@@ -22,7 +22,8 @@ Index = tuple[IntLike, ...]
 
 
 class Cluster:
-    """One kernel in the making. ``bits``: the ids of its ops; ``anc``: those of the clusters that it depends on."""
+    """One kernel in the making. ``bits``: the ids of its ops; ``anc``: those of the clusters that it depends on;
+    ``step``: for a reduction across the rows of memory, the bytes between two elements that it adds; else 0."""
 
     __slots__ = (
         "id",
@@ -38,7 +39,7 @@ class Cluster:
         "preds",
         "anc",
         "bits",
-        "column",
+        "step",
         "closed",
     )
 
@@ -56,7 +57,7 @@ class Cluster:
         self.preds: set[int] = set()
         self.anc = 0
         self.bits = 1 << op.id
-        self.column = False
+        self.step = 0
         self.closed = op.kind in ("extern", "fixed")
         if self.closed:
             return
@@ -70,35 +71,42 @@ class Cluster:
             for s in op.r:
                 n = op.axes[s]
                 self.rows //= max(n if isinstance(n, int) else hint(n), 1)
-            self.column = _is_column(op)
+            self.step = _column_step(op)
 
-    def is_row_level(self, b: Buffer) -> bool:
-        """True when the value depends on no r axis (and the cluster has some)."""
-        return bool(self.r) and not (symbols(*self.pos[b]) & set(self.r))
+    @property
+    def column(self) -> bool:
+        """True when the cluster reduces across the rows of memory."""
+        return self.step > 0
 
     def __repr__(self) -> str:
         return f"cluster {self.id} of {self.ops}"
 
 
-def _is_column(op: Op) -> bool:
-    """True when the reduced axes are not the ones that walk memory: neighbouring rows are neighbours in memory."""
+def _column_step(op: Op) -> int:
+    """Bytes between neighbours along the reduced axes when the rows, not they, are neighbours in memory; else 0."""
     for i in op.loads:
         if i.mask is not None or i.indirect:
             continue
-        best: tuple[int, bool] | None = None
+        inner: dict[bool, int] = {}
         for s in op.axes:
-            step: IntLike = 0
-            for e, stride in zip(i.index, i.buffer.type.strides):
-                c = 0 if isinstance(e, int) else coefficient(e, s)
-                if c is None:
-                    break
-                step = step + c * stride
-            else:
-                if isinstance(step, int) and step != 0 and (best is None or abs(step) < best[0]):
-                    best = (abs(step), s in op.r)
-        if best is not None:
-            return not best[1]
-    return False
+            step = _stride(i, s)
+            if step:
+                reduced = s in op.r
+                inner[reduced] = min(inner.get(reduced, step), step)
+        if inner:
+            across = inner.get(True, 0) > inner.get(False, 1 << 62)
+            return inner[True] * i.buffer.type.dtype.itemsize if across else 0
+    return 0
+
+
+def _stride(i: Load, s: Symbol) -> int:
+    step: IntLike = 0
+    for e, stride in zip(i.index, i.buffer.type.strides):
+        c = 0 if isinstance(e, int) else coefficient(e, s)
+        if c is None:
+            return 0
+        step = step + c * stride
+    return abs(step) if isinstance(step, int) else 0
 
 
 class Clusters:

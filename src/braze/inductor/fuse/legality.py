@@ -68,6 +68,24 @@ def unify(a: Cluster, b: Cluster, shared: Buffer | None = None) -> Union | Reaso
     return Union(base, other, env)
 
 
+def unify_by_order(a: Cluster, b: Cluster) -> Union | Reason:
+    """A map between clusters that pass no value: x axes onto x axes and r axes onto r axes, each in row-major order."""
+    if a.points != b.points or a.rows != b.rows or bool(a.r) != bool(b.r):
+        return DIFFERENT_DOMAIN
+    if any(x in b.pos for x in a.loads) or any(x in a.pos for x in b.loads):
+        return OTHER_POINT
+    env: Env = {}
+    for inner in (False, True):
+        mine = {s: n for s, n in b.axes.items() if (s in b.r) == inner}
+        theirs = {s: n for s, n in a.axes.items() if (s in a.r) == inner}
+        part: Env = {}
+        if not complete(part, mine, theirs):
+            return DIFFERENT_DOMAIN
+        env.update(part)
+    plain = all(symbol_of(e) is s for s, e in env.items())
+    return Union(a, b, {} if plain and a.axes.keys() == b.axes.keys() else env)
+
+
 def _sole(c: Cluster, b: Buffer) -> tuple[IntLike, ...] | None:
     places = c.loads.get(b, [])
     return places[0] if places and all(p == places[0] for p in places) else None

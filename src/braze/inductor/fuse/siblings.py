@@ -1,7 +1,11 @@
 """Clusters that read the same big buffers over the same domain become one kernel, when neither feeds the other.
 
-Examples: the column sums of a normalisation's backward (weight and bias gradients), several casts of one tensor.
-Each buffer's readers are tried in order against the last one that they could have merged with: linear in the edges.
+Examples: the column sums of a normalisation's backward (weight and bias gradients), a softmax's backward and the
+dropout that reads the same probabilities.  Each buffer's readers are tried in order against the last one that they
+could have merged with: linear in the edges.
+
+Two more groups save only kernels, not traffic: results of a few elements that nothing else in the program reads (step
+counters), and, where a kernel costs much (``traits.launch_bytes``), column reductions that stand close together.
 """
 
 from __future__ import annotations
@@ -9,11 +13,14 @@ from __future__ import annotations
 from braze.inductor.loops import Buffer
 
 from .cluster import Cluster, Clusters
-from .legality import allowed, unify
+from .legality import allowed, unify, unify_by_order
 from .ops import nbytes
 from .traits import NO_GAIN, DeviceTraits, Reason
 
 MIN_BYTES = 1 << 12
+TINY = 64
+NEAR = 200
+MAX_COLUMN_READS = 8
 
 
 def merge_siblings(clusters: Clusters, traits: DeviceTraits) -> None:
@@ -27,18 +34,21 @@ def merge_siblings(clusters: Clusters, traits: DeviceTraits) -> None:
     for b, ids in readers.items():
         if len(ids) < 2:
             continue
-        heads: dict[tuple[int, int, bool], int] = {}
+        heads: dict[tuple[int, int], int] = {}
         for id in ids:
             c = clusters.find(id)
-            key = (c.points, c.rows, bool(c.r))
-            head = heads.get(key)
-            if head is not None and clusters.find(head) is not c:
-                _try(clusters, clusters.find(head), c, b, traits)
+            key = (c.points, c.rows if c.r else 0)
+            for other in (key, (c.points, 0)) if c.r else [k for k in heads if k[0] == c.points]:
+                head = heads.get(other)
+                if head is not None and clusters.find(head) is not clusters.find(id):
+                    _try(clusters, clusters.find(head), clusters.find(id), b, traits)
             heads[key] = id
 
 
 def _try(clusters: Clusters, a: Cluster, b: Cluster, shared: Buffer, traits: DeviceTraits) -> Reason | None:
     if 4 * nbytes(shared) < min(_reads(a), _reads(b)):
+        return NO_GAIN
+    if bool(a.r) != bool(b.r) and (a.column or b.column):
         return NO_GAIN
     u = unify(a, b, shared)
     if isinstance(u, Reason):
@@ -64,3 +74,39 @@ def deep_reads(clusters: Clusters, c: Cluster) -> set[Buffer]:
         else:
             out.add(b)
     return out
+
+
+def merge_tiny(clusters: Clusters, traits: DeviceTraits) -> None:
+    """Merge pointwise clusters of a few elements whose results only leave the program."""
+    users = clusters.analysis.users
+    heads: dict[tuple[object, ...], int] = {}
+    for c in list(clusters.live.values()):
+        if c.closed or c.r or c.points > TINY or any(users.get(op.out) for op in c.ops):  # type: ignore[arg-type]
+            continue
+        _chain(clusters, c, heads, tuple(c.axes.items()), traits)
+
+
+def merge_columns(clusters: Clusters, traits: DeviceTraits) -> None:
+    """Merge independent column reductions of one shape that stand close together in the program."""
+    if traits.launch_bytes < 1 << 20:
+        return
+    heads: dict[tuple[object, ...], int] = {}
+    for c in sorted(clusters.live.values(), key=lambda c: c.id):
+        if c.column:
+            _chain(clusters, c, heads, (c.points, c.rows), traits)
+
+
+def _chain(
+    clusters: Clusters, c: Cluster, heads: dict[tuple[object, ...], int], key: tuple[object, ...], traits: DeviceTraits
+) -> None:
+    """Merge ``c`` into the group at ``key``, or let it head the next group."""
+    head = heads.get(key)
+    if head is not None:
+        a = clusters.find(head)
+        near = not c.r or (abs(c.id - head) < NEAR and len(a.loads) + len(c.loads) <= MAX_COLUMN_READS)
+        if a is not c and near:
+            u = unify_by_order(a, c)
+            if not isinstance(u, Reason) and allowed(u, clusters, traits) is None:
+                clusters.absorb(u.base, u.other, u.env)
+                return
+    heads[key] = c.id

@@ -8,10 +8,11 @@ read it, because those allow whole-row fusion.
 from __future__ import annotations
 
 from .cluster import Cluster, Clusters
-from .legality import allowed, unify
+from .legality import allowed, row_fits, unify
 from .ops import Analysis, nbytes
 from .traits import STORED_ANYWAY, DeviceTraits, Reason
 
+FAR_STEP = 2048  # bytes; columns with a larger step fight for the same cache sets and pages
 Log = list[tuple[int, int, Reason]]
 
 
@@ -22,8 +23,9 @@ def grow(analysis: Analysis, traits: DeviceTraits, log: Log | None = None) -> Cl
         if op.kind == "free":
             continue
         c = clusters.add(op)
-        if not c.closed and not c.column and c.preds:
-            join_producers(clusters, c, traits, log)
+        if c.closed or not c.preds or (c.column and (c.step > FAR_STEP or not row_fits(c, traits))):
+            continue
+        join_producers(clusters, c, traits, log)
     return clusters
 
 
