@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braze.autograd import partition, trace_joint
+from braze.autograd.masks import drop_full_masks
 from braze.ir import Graph, interpret, load_python, verify
 from braze.runtime.autograd_node import make_autograd_callable
 
@@ -20,8 +21,9 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph.
     """
     record, config = request.record, request.config
+    graph = drop_full_masks(request.graph)
     with record.stage("joint trace"):
-        joint = trace_joint(lambda *xs: interpret(request.graph, xs), list(request.types))
+        joint = trace_joint(lambda *xs: interpret(graph, xs), list(request.types))
     record.levels["joint"] = joint.graph
     with record.stage("partition"):
         aot = partition(joint, config.memory_budget)
@@ -35,8 +37,8 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     forward = compile_side(aot.forward, request, "forward")
     lazy = None
     if aot.backward is not None:
-        graph = aot.backward
-        lazy = _once(lambda: compile_side(graph, request, "backward"))
+        backward = aot.backward
+        lazy = _once(lambda: compile_side(backward, request, "backward"))
     compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
     return compiled
 
