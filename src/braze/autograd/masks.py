@@ -85,14 +85,15 @@ def _constant_nodes(graph: Graph) -> set[Node]:
         name = getattr(n.target, "__name__", "")
         if n.target in _WRITERS or (name.endswith("_") and not name.endswith("__")) or "out" in n.kwargs:
             written.update(node_args(n))
+    written = _made_from(written)
     fixed: set[Node] = set()
     for n in graph.calls:
         if n not in written and n.target in PURE and all(a in fixed for a in node_args(n)):
             fixed.add(n)
-    return fixed if not written & _views_into(fixed) else fixed - _views_into(written)
+    return fixed
 
 
-def _views_into(nodes: set[Node]) -> set[Node]:
+def _made_from(nodes: set[Node]) -> set[Node]:
     """The nodes and all that they are made from: a write to one may show in the others."""
     out: set[Node] = set()
     todo = list(nodes)
