@@ -51,6 +51,22 @@ class ContextWrite(Value):
             rb.do(type(self.var).set, [rb.constant(self.var), self.value])
 
 
+class DeferredCall(Value):
+    """A call for its effect alone (a warning, a log line), made after the graph has run."""
+
+    __slots__ = ("function", "args", "kwargs")
+
+    def __init__(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        self.source = None
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [*self.args, *self.kwargs.values()]
+
+    def replay(self, rb: Rebuilder) -> None:
+        rb.do(self.function, self.args, self.kwargs)
+
+
 class Effects:
     """The objects written, in the order of their first write."""
 
@@ -64,6 +80,13 @@ class Effects:
     def touch(self, v: Value) -> None:
         """Note a write to an existing object; call before the first one."""
         self.touched.setdefault(v)
+
+    def defer(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Call a real function with these arguments after the graph."""
+        self.touched[DeferredCall(function, args, kwargs)] = None
+
+    def deferred(self) -> list[DeferredCall]:
+        return [v for v in self.touched if isinstance(v, DeferredCall)]
 
     def store_global(self, scope: dict[str, Any], name: str, v: Value | None) -> None:
         """Note a write to a global variable."""

@@ -178,7 +178,11 @@ class Rebuilder:
 
     def assign_list(self, target: Value, items: list[Value]) -> None:
         """``target[:] = items`` of an existing list."""
-        self.do(_assign_list, [target], extra=lambda: self.load_tuple(items))
+        self.e.callee_const(_assign_list)
+        self._push(target)
+        self.load_tuple(items)
+        self.e.call(2)
+        self.e.pop()
 
     def call(self, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None) -> None:
         """Push ``function(*args, **kwargs)`` of a real callable."""
@@ -191,14 +195,9 @@ class Rebuilder:
 
     call_with = call
 
-    def do(self, function: Any, args: list[Value], extra: Callable[[], None] | None = None) -> None:
+    def do(self, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None) -> None:
         """Call for effect."""
-        self.e.callee_const(function)
-        for a in args:
-            self._push(a)
-        if extra is not None:
-            extra()
-        self.e.call(len(args) + (extra is not None))
+        self.call(function, args, kwargs)
         self.e.pop()
 
     def store_attr(self, target: Value, name: str, v: Value | None) -> None:

@@ -40,8 +40,35 @@ for _f in (time.time, time.perf_counter, time.monotonic, time.process_time, time
     BREAKS[_f] = (f"time.{_f.__name__}()", "")
 for _f in (random.random, random.randint, random.choice, random.shuffle, random.uniform, random.randrange, random.seed):
     BREAKS[_f] = (f"random.{_f.__name__}()", "use torch's random functions")
-for _f in (logging.Logger._log, logging.Logger.isEnabledFor, warnings.warn):
-    BREAKS[_f] = (f"{_f.__qualname__}()", "")
+
+
+# ---- warnings and logging: made after the graph has run
+
+
+@handles(warnings.warn)
+def warn(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    vm.effects.defer(warnings.warn, args, kwargs)
+    return NONE
+
+
+@handles(logging.Logger._log)
+def log(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    vm.effects.defer(logging.Logger._log, args, kwargs)
+    return NONE
+
+
+@functools.cache
+def _enabled_for(level: int) -> Any:
+    return lambda logger: logger.isEnabledFor(level)
+
+
+@handles(logging.Logger.isEnabledFor)
+def is_enabled_for(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    logger, level = args[0], args[1].as_const(vm)
+    raw = getattr(logger, "raw", None)
+    if raw is None or logger.source is None:
+        unsupported("a logger made in the compiled function")
+    return vm.wrap(raw.isEnabledFor(level), logger.source.call(_enabled_for(level), f"{{}}.isEnabledFor({level})"))
 
 
 @handles(inspect.signature)
@@ -87,8 +114,20 @@ _LRU = type(functools.lru_cache(maxsize=1)(lambda: None))
 
 
 def call_cached(vm: Tracer, wrapper: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function under ``functools.lru_cache``: inlined; the cache neither answers nor learns."""
-    return vm.wrap_static(wrapper.__wrapped__).call(vm, args, kwargs)
+    """A function under ``functools.lru_cache``: inlined; the cache neither answers nor learns.
+
+    One that warns or logs is called for real afterwards, so that it does so once.
+    """
+    before = vm.effects.deferred()
+    out = vm.wrap_static(wrapper.__wrapped__).call(vm, args, kwargs)
+    new = vm.effects.deferred()[len(before) :]
+    if new:
+        if not vm.is_none(out):
+            unsupported(f"the cached function {wrapper.__qualname__}(), which warns and returns something")
+        for call in new:
+            del vm.effects.touched[call]
+        vm.effects.defer(wrapper, args, kwargs)
+    return out
 
 
 CALLS_BY_TYPE[_LRU] = call_cached
