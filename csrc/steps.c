@@ -274,6 +274,9 @@ static int step_load(Walk *w, const Ins *p) {
 
 /* ---- checks ---- */
 
+/* Whether a weak reference still leads to o. (A dead one reads as None, which is never referred to weakly.) */
+static inline bool refers_to(PyObject *ref, PyObject *o) { return o != Py_None && ((PyWeakReference *)ref)->wr_object == o; }
+
 static bool same_float(double a, double b) { return (a != a && b != b) || memcmp(&a, &b, sizeof a) == 0; }
 
 static bool plain_keys(PyObject *set) {
@@ -516,7 +519,7 @@ int braze_step(Walk *w, const Ins *p) {
     switch (p->op) {
     case OP_TYPE_IS: return (PyObject *)Py_TYPE(o) == p->obj;
     case OP_IS: return o == p->obj;
-    case OP_IS_WEAK: return o == PyWeakref_GET_OBJECT(p->obj);
+    case OP_IS_WEAK: return refers_to(p->obj, o);
     case OP_NOT_NONE: return o != Py_None;
     case OP_EQUALS: return check_equals(w, p, o);
     case OP_TRUTH: r = check_truth(o, p->n); return r == NEEDS_CARE && w->careful ? careful_truth(o, p->n) : r;
@@ -528,7 +531,7 @@ int braze_step(Walk *w, const Ins *p) {
     case OP_SET_EQUALS: r = set_equals(o, p->obj); return r == NEEDS_CARE && w->careful ? set_equals_python(o, p->obj) : r;
     case OP_LACKS: return instance_get(w, o, p->obj, p->hash) == NULL;
     case OP_NO_ATTR: return check_no_attr(w, p, o);
-    case OP_CODE_IS: return PyFunction_Check(o) && ((PyFunctionObject *)o)->func_code == PyWeakref_GET_OBJECT(p->obj);
+    case OP_CODE_IS: return PyFunction_Check(o) && refers_to(p->obj, ((PyFunctionObject *)o)->func_code);
     case OP_SAME: return o == w->regs[p->dst];
     case OP_DISTINCT: return check_distinct(w, p);
     case OP_RELATION: r = check_relation(w, p); return r == NEEDS_CARE && w->careful ? relation_in_python(p, w) : r;

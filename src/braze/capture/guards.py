@@ -19,9 +19,10 @@ import torch
 from braze.ir import IntLike, Symbol, evaluate, symbols
 
 from .native import note_meta
-from .source import FrameValues, Source, typed_key
+from .source import FrameValues, Source, raw_length, typed_key
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented))
 
 
@@ -208,13 +209,13 @@ class EqualsConst:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """``bool(value) is truth`` of a builtin container, number or None (nothing that runs user code)."""
+    """``bool(value) is truth``; of a subclass of a builtin container, the builtin's truth."""
 
     source: Source
     truth: bool
 
     def check(self, value: Any) -> bool:
-        return bool(value) is self.truth
+        return bool(raw_length(value) if isinstance(value, _CONTAINERS) else value) is self.truth
 
     def expected(self) -> str:
         return "true" if self.truth else "false"
@@ -251,13 +252,13 @@ class TensorMatch:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """``len(value) == n`` of a builtin container or string, or of a subclass without its own ``__len__``."""
+    """``len(value) == n``; of a subclass of a builtin container, the builtin's length."""
 
     source: Source
     n: int
 
     def check(self, value: Any) -> bool:
-        return len(value) == self.n
+        return raw_length(value) == self.n
 
     def expected(self) -> str:
         return f"length {self.n}"

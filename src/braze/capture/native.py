@@ -43,7 +43,10 @@ def _keys(t: torch.Tensor) -> int:
 def _samples() -> list[torch.Tensor]:
     out = [torch.empty(shape, dtype=d) for shape in ((), (2,), (3, 0, 2)) for d in (torch.float32, torch.bool)]
     out += [torch.empty(3, 4).t(), torch.empty(2, 3, 4, 5, 6), torch.nn.Parameter(torch.empty(3, 4))]
-    out += [torch.empty(4, device="meta", dtype=torch.bfloat16), torch.empty(2, 3, 4, 5, device="meta").permute(3, 1, 0, 2)]
+    out += [
+        torch.empty(4, device="meta", dtype=torch.bfloat16),
+        torch.empty(2, 3, 4, 5, device="meta").permute(3, 1, 0, 2),
+    ]
     return [*out, torch.empty(8, 3)[1::2, 1], torch.empty(2, requires_grad=True) * 2]
 
 
@@ -68,7 +71,10 @@ def _tells_dtype_and_device(word: int) -> bool:
     dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
     for device in ("cpu", "meta"):
         for dtype in dtypes:
-            for t in (torch.empty((), dtype=dtype, device=device), torch.empty(4, 6, dtype=dtype, device=device)[::2].t()):
+            for t in (
+                torch.empty((), dtype=dtype, device=device),
+                torch.empty(4, 6, dtype=dtype, device=device)[::2].t(),
+            ):
                 value = _words(t._cdata, _WORDS)[word] & _META_MASK
                 if seen.setdefault((t.dtype, t.device), value) != value:
                     return False

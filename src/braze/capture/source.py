@@ -36,9 +36,13 @@ def argument_count(code: CodeType) -> int:
 
 
 def typed_key(value: Hashable) -> Hashable:
-    """A dictionary key that tells 1, 1.0 and True apart, also inside tuples, and 0.0 from -0.0."""
+    """A dictionary key that tells 1, 1.0 and True apart, also inside tuples and sets, and 0.0 from -0.0."""
     if isinstance(value, tuple):
         return (type(value), tuple(typed_key(v) for v in value))
+    if isinstance(value, frozenset):
+        return (type(value), frozenset(typed_key(v) for v in value))
+    if isinstance(value, slice):
+        return (slice, typed_key((value.start, value.stop, value.step)))
     return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
 
 
@@ -385,10 +389,19 @@ class RawItemSource(_Step):
 
 def raw_container(value: Any) -> Any:
     """The builtin container class that ``value`` is an instance of. TypeError if none."""
-    for cls in (dict, list, tuple):
+    for cls in (dict, list, tuple, set, frozenset):
         if isinstance(value, cls):
             return cls
-    raise TypeError(f"{type(value).__name__} is no dict, list or tuple")
+    raise TypeError(f"{type(value).__name__} is no builtin container")
+
+
+def raw_length(value: Any) -> int:
+    """``len(value)``, past an override of ``__len__`` in a subclass of a builtin container."""
+    try:
+        length: int = raw_container(value).__len__(value)
+    except TypeError:
+        return len(value)
+    return length
 
 
 class DictKeySource(_Step):
