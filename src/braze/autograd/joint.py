@@ -184,21 +184,28 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
         source = inputs[base.input] if base.input >= 0 else base.fake
         if base.input >= 0 and o is source:
             return OutputSpec("input", base.input, (), o.requires_grad)
-        if base.input == -1 and o is source or source is not None and not _replayable(o, source):
+        if base.input < 0 and (o is source or len(grouped[base]) == 1):
             return OutputSpec("result", result(o), (), _tracked(o))
-        if source is None and len(grouped[base]) > 1:
+        if source is None:
             raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
+        if not _replayable(o, source):
+            return OutputSpec("result", result(o), (), _tracked(o))
         views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)  # a view of all is another tensor
         outside = o.requires_grad and not _tracked(o)
         if not all(op_info(step.op).returns_view for step in views):  # a conjugate: its view is a copy in the graph
             return OutputSpec("result", result(o), (), _tracked(o))
         if base.input >= 0:
             return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside)
-        if base.input == CONSTANT or len(grouped[base]) == 1:
+        if base.input == CONSTANT:
             return OutputSpec("result", result(o), (), _tracked(o))
         return OutputSpec("result", result(source), views, o.requires_grad, no_grad=outside)
 
-    return [spec(o) for o in outs], results
+    specs: list[OutputSpec] = []
+    first: dict[int, int] = {}
+    for i, o in enumerate(outs):
+        at = first.setdefault(id(o), i) if type(o) is FakeTensor else i
+        specs.append(spec(o) if at == i else OutputSpec("output", at))
+    return specs, results
 
 
 def _tracked(o: FakeTensor) -> bool:
@@ -212,20 +219,22 @@ def _tracked(o: FakeTensor) -> bool:
 
 
 def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
-    """Whether autograd sees ``o`` as a view of ``source`` or as unrelated to it, rather than as the result of a custom
-    function, whose backward a replayed view would skip."""
+    """Whether autograd sees ``o`` as a view of ``source``, or outside of its graph. False for what a custom function
+    made of it: a replayed view would skip that function's backward, and eager refuses writes to it anyway.
+
+    Unsupported for an alias with a history of its own (a detached view that was written to).
+    """
     if not o.requires_grad or not _tracked(o):
         return True
-    if not source.requires_grad:
-        return False
     end, at = source.grad_fn, o.grad_fn
-    while at is not None and at is not end:
+    while at is not None:
         if isinstance(at, BackwardCFunction):
             return False
-        if getattr(at, "variable", None) is source:
+        if at is end or getattr(at, "variable", None) is source:
             return True
-        at = at.next_functions[0][0] if at.next_functions else None
-    return at is end and end is not None
+        edges = at.next_functions
+        at = edges[0][0] if len(edges) == 1 else None
+    raise Unsupported("a detached view that was written to under autograd is returned", hint="return a clone of it")
 
 
 def _differentiate(

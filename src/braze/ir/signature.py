@@ -38,13 +38,14 @@ class ViewStep:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """One user output: result ``index``, input ``index``, or the constant ``value``; then the views in order.
+    """One user output: result ``index``, input ``index``, or the constant ``value``; then the views in order. "output"
+    is the same object as the earlier output ``index``.
 
     ``requires_grad`` False on a view means that it is taken of the detached source, ``no_grad`` that it is taken under
     ``torch.no_grad()`` (a view whose ``requires_grad`` is its source's, outside of the autograd graph).
     """
 
-    kind: Literal["result", "input", "const"]
+    kind: Literal["result", "input", "const", "output"]
     index: int = 0
     views: tuple[ViewStep, ...] = ()
     requires_grad: bool = False

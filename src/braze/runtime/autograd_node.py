@@ -133,7 +133,10 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
         if symbolic:
             env = {name: inputs[i].shape[d] for name, i, d in signature.sizes}
             now = tuple([_at_sizes(s, env) for s in specs])
-        return tuple([_output(s, inputs, results) for s in now])
+        outs: list[Any] = []
+        for s in now:
+            outs.append(outs[s.index] if s.kind == "output" else _output(s, inputs, results))
+        return tuple(outs)
 
     return finish
 
