@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from braze.inductor.loops import Buffer, Load
 from braze.inductor.loops.ref import remap
-from braze.ir import IntLike, Symbol, coefficient, substitute
+from braze.ir import Expr, IntLike, Symbol, substitute, symbols
 
 from .ops import Analysis, Op, hint
 
@@ -100,12 +100,14 @@ def _column_step(op: Op) -> int:
 
 
 def _stride(i: Load, s: Symbol) -> int:
+    """Elements between the first two points of an axis."""
+    origin: dict[Symbol, IntLike] = {t: 0 for t in symbols(*i.index)}
+    if s not in origin:
+        return 0
     step: IntLike = 0
     for e, stride in zip(i.index, i.buffer.type.strides):
-        c = 0 if isinstance(e, int) else coefficient(e, s)
-        if c is None:
-            return 0
-        step = step + c * stride
+        if isinstance(e, Expr) and s in symbols(e):
+            step = step + (substitute(e, {**origin, s: 1}) - substitute(e, origin)) * stride
     return abs(step) if isinstance(step, int) else 0
 
 
