@@ -284,7 +284,7 @@ def _drop_dead(graph: Graph) -> None:
     live: set[Node] = {x for x in leaves(graph.outputs) if isinstance(x, Node)}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if node.op == "call" and node not in live:
+        if node.op == "call" and node not in live and not (node.tags.get("effect") or has_effect(node.target)):
             continue
         kept.append(node)
         if node.op == "call":
@@ -292,6 +292,17 @@ def _drop_dead(graph: Graph) -> None:
             if node.kwargs:
                 _mark(tuple(node.kwargs.values()), live)
     graph.nodes[:] = reversed(kept)
+
+
+_EFFECT: dict[Any, bool] = {}
+
+
+def has_effect(target: Any) -> bool:
+    """A call that matters though nothing reads its result: an operator that returns nothing."""
+    found = _EFFECT.get(target)
+    if found is None:
+        found = _EFFECT[target] = isinstance(target, OpOverload) and not target._schema.returns
+    return found
 
 
 def _mark(args: Any, live: set[Node]) -> None:

@@ -219,7 +219,8 @@ class BatchNorm:
             m, v = moments(b, x, dims)
             n = count(x.val.sizes, dims)
             if mean is not None:
-                self.running = _updated(b, mean, m, momentum, 1), _updated(b, var, v, momentum, n / (n - 1))  # type: ignore[operator]
+                unbiased = b.div(b.mul(v, n), n - 1)
+                self.running = _updated(b, mean, m, momentum), _updated(b, var, unbiased, momentum)
         else:
             m, v = _along_channel(b, mean, x), _along_channel(b, var, x)
         r = b.rsqrt(b.add(v, eps))
@@ -229,11 +230,9 @@ class BatchNorm:
         self.mean, self.rstd = m, r
 
 
-def _updated(b: Builder, old: Node, batch: Node, momentum: float, unbias: Any) -> Node:
-    """old + momentum * (unbias * batch - old), as (1 - momentum) * old + momentum * unbias * batch."""
+def _updated(b: Builder, old: Node, batch: Node, momentum: float) -> Node:
+    """(1 - momentum) * old + momentum * batch."""
     new = b.reshape(batch, old.val.sizes)
-    if unbias != 1:
-        new = b.mul(new, unbias)
     old = b.convert(old, new.val.dtype)
     return b.add(b.mul(new, momentum), b.mul(old, 1 - momentum))
 

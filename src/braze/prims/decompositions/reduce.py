@@ -93,11 +93,9 @@ for _kind in ("max", "min"):
     register(f"arg{_kind}", _argbest(f"arg{_kind}"))
 
 
-@decomposes("aminmax _aminmax")
-def aminmax(b: Builder, self: Node, *, dim: int | None = None, keepdim: bool = False) -> tuple[Node, Node]:
+@decomposes("aminmax _aminmax _aminmax.dim")
+def aminmax(b: Builder, self: Node, dim: int | None = None, keepdim: bool = False) -> tuple[Node, Node]:
     dims = normal_dims(dim, self.val.rank)
-    if keepdim and dim is None:
-        return NotImplemented
     return _extremum(b, "amin", self, dims, keepdim), _extremum(b, "amax", self, dims, keepdim)
 
 
