@@ -17,15 +17,18 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
+import torch
+
 from braze import _C  # type: ignore[attr-defined]
-from braze.errors import CompileWarning, Unsupported
+from braze.errors import CompileWarning, Unsupported, UnsupportedDevice
 from braze.events import CompileLog, Recompile
 
+from . import vm
 from .captured import Captured, CaptureFunction, Skip
 from .guards import MISSING, GuardSet, IdIs, failure
 from .program import compile_guards
@@ -72,7 +75,8 @@ class Session(_C.Session):  # type: ignore[misc]
 
     def __init__(self, pipeline: Pipeline, capture: CaptureFunction | None = None) -> None:
         self.pipeline = pipeline
-        self.capture = capture or _default_capture()
+        self.capture = capture or capture_with_vm
+        self.root: CodeType | None = None  # the code of the function that the user compiled: never skipped
         self._own: dict[int, weakref.ref[CodeType]] = {}
         self._warned = False
         weakref.finalize(self, _drop, self.id, self._own)
@@ -85,10 +89,12 @@ class Session(_C.Session):  # type: ignore[misc]
 
     def callback(self, code: CodeType, function: FunctionType, args: tuple[Any, ...]) -> bool:
         """A frame without a version that fits. True: look again, there is one now. False: run the original."""
-        if skip_reason(code) is not None:
+        if code is not self.root and skip_reason(code) is not None:
             _remember(code, _codes)
             _C.skip(code)
             return False
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+            return False  # under a mode the user's code runs as it is, this time
         frame = FrameValues(function, args)
         waited = not _lock.acquire(blocking=False)
         if waited:
@@ -143,20 +149,20 @@ class Session(_C.Session):  # type: ignore[misc]
     # ---- capture
 
     def _capture(self, code: CodeType, frame: FrameValues) -> tuple[Version, bool] | None:
-        compiling = sum(sum(r.seconds.values()) for r in self.log.graphs)
+        compiling = sum(r.seconds.get("backend", 0.0) for r in self.log.graphs)
         start = time.perf_counter()
         try:
             got = self.capture(code, frame.function, tuple(frame.args), self)
         except Exception as e:
             settings = self.pipeline.settings
-            if settings.fullgraph or settings.config.strict:
+            if settings.fullgraph or settings.config.strict or isinstance(e, UnsupportedDevice):
                 raise
             if isinstance(e, Unsupported):
                 self.log.add_break(e.what, None, e.hint)
             self._fall_back(code, f"{type(e).__name__}: {e}", quiet=isinstance(e, Unsupported))
             return None
         finally:
-            compiled = sum(sum(r.seconds.values()) for r in self.log.graphs) - compiling
+            compiled = sum(r.seconds.get("backend", 0.0) for r in self.log.graphs) - compiling
             spent = time.perf_counter() - start - compiled
             self.log.seconds["capture"] = self.log.seconds.get("capture", 0.0) + spent
         if isinstance(got, Skip):
@@ -231,6 +237,45 @@ class Session(_C.Session):  # type: ignore[misc]
         return out
 
 
+def _computes(value: Any) -> bool:
+    """Whether an argument is worth capturing a frame for: a tensor, a module, or a container that starts with one."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(v, (torch.Tensor, torch.nn.Module)) for v in value[:4])
+    if isinstance(value, dict):
+        return any(isinstance(v, (torch.Tensor, torch.nn.Module)) for v in list(value.values())[:8])
+    return False
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, run with the hook off: for compiled graphs."""
+    out: Callable[..., Any] = _C.quiet(function)
+    return out
+
+
+def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...], session: Session) -> Captured | Skip:
+    """Capture a frame with the bytecode interpreter, and note its breaks in the session's log."""
+    if not (code is session.root or code.co_name.endswith("<resume>") or any(map(_computes, args))):
+        return Skip("no tensor and no module among its arguments")
+    pipeline = session.pipeline
+    got = vm.capture_frame(
+        code,
+        function,
+        args,
+        compile_graph=lambda *request: quiet(pipeline.compile_graph(*request)),
+        config=pipeline.settings.config,
+        fullgraph=pipeline.settings.fullgraph,
+    )
+    if isinstance(got, vm.Skip):
+        if got.loc is not None:
+            session.log.add_break(got.reason, got.loc)
+        return Skip(got.reason, got.always)
+    for reason, loc in got.breaks:
+        session.log.add_break(reason, loc)
+    return Captured(got.code, got.guards, got.sources)
+
+
 def frame_name(code: CodeType) -> str:
     """``Model.forward (model.py:12)``."""
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
@@ -265,12 +310,6 @@ def _drop(session: int, codes: dict[int, weakref.ref[CodeType]]) -> None:
         code = ref()
         if code is not None:
             _C.remove_entries(code, session)
-
-
-def _default_capture() -> CaptureFunction:
-    from .vm import capture_frame
-
-    return capture_frame
 
 
 def _after_fork() -> None:
