@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import threading
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from . import capture
-from .capture import capture_frame, captured, frames
+from .capture import frames
 from .config import Config
 from .events import CompileLog
 from .pipeline import Pipeline, Settings
@@ -25,7 +23,6 @@ MODES: dict[str, dict[str, bool]] = {
     "max-autotune": {"cudagraphs": True, "max_autotune": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
-_state = threading.local()
 
 
 @overload
@@ -87,37 +84,21 @@ def make_settings(
 
 def _compile(model: Any, settings: Settings) -> Any:
     pipeline = Pipeline(settings)
-    session = frames.Session(pipeline, _capture)
+    session = frames.Session(pipeline)
     if isinstance(model, torch.nn.Module):
         return _compile_module(model, settings, session)
     return _compile_callable(model, session)
 
 
-def _capture(code: types.CodeType, function: types.FunctionType, args: tuple[Any, ...], session: Any) -> Any:
-    """The frame hook's question to the bytecode interpreter."""
-    pipeline = session.pipeline
-    got = capture_frame(
-        code,
-        function,
-        args,
-        compile_graph=pipeline.compile_graph,
-        config=pipeline.settings.config,
-        fullgraph=pipeline.settings.fullgraph,
-    )
-    if isinstance(got, capture.Skip):
-        return captured.Skip(got.reason, got.always)
-    for reason, loc in got.breaks:
-        pipeline.log.add_break(reason, loc)
-    return captured.Captured(got.code, got.guards, got.sources)
-
-
 def _compile_callable(fn: Callable[..., Any], session: Any) -> Callable[..., Any]:
     target = fn if isinstance(fn, (types.FunctionType, types.MethodType)) else fn.__call__  # type: ignore[operator]
 
+    session.root = getattr(target, "__code__", None)
+    call = session.call
+
     @functools.wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        with session:
-            return target(*args, **kwargs)
+        return call(target, *args, **kwargs)
 
     compiled._braze_session = session  # type: ignore[attr-defined]
     return compiled
@@ -134,10 +115,12 @@ def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -
     base = type(module)
     forward = module.forward
 
+    session.root = getattr(forward, "__code__", None)
+    call = session.call
+
     @functools.wraps(base.forward)
     def compiled_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with session:
-            return forward(*args, **kwargs)
+        return call(forward, *args, **kwargs)
 
     members = {
         "forward": compiled_forward,

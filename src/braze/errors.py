@@ -18,5 +18,9 @@ class Unsupported(BrazeError):
         super().__init__("\n".join(filter(None, [what, where and f"  at {where}", hint and f"  hint: {hint}"])))
 
 
+class UnsupportedDevice(Unsupported):
+    """A tensor lives on a device that braze generates no code for. Raised, not fallen back from: nothing would run."""
+
+
 class CompileWarning(UserWarning):
     """One warning for a compile failure after which the program runs on in eager."""

@@ -17,7 +17,7 @@ import torch
 
 from .backends import Request, lookup
 from .config import Config
-from .errors import CompileWarning, Unsupported
+from .errors import CompileWarning, UnsupportedDevice
 from .events import CompileLog, GraphRecord
 from .ir import Graph, TensorType, load_python, verify
 
@@ -76,10 +76,6 @@ class Pipeline:
             )
         run: Callable[..., Any] = load_python(graph)
         return run
-
-
-class UnsupportedDevice(Unsupported):
-    """A tensor lives on a device that braze generates no code for."""
 
 
 def check_devices(types: Sequence[TensorType]) -> None:
