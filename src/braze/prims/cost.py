@@ -41,14 +41,15 @@ def _addmm(node: Node) -> IntLike:
 
 def _convolution(node: Node) -> IntLike:
     """Each output element is a dot product over a filter; transposed: each input element over one."""
-    x, weight = node.args[0].val, node.args[1].val
+    x, weight = _types(node.args[:2])
     transposed = len(node.args) > 6 and node.args[6]
-    return 2 * (x if transposed else node.val).numel * product(weight.sizes[1:])
+    out: TensorType = node.val
+    return 2 * (x if transposed else out).numel * product(weight.sizes[1:])
 
 
 def _convolution_backward(node: Node) -> IntLike:
     """One convolution's work for each of the input's and the weight's gradients that is asked for."""
-    grad, x, weight = (n.val for n in node.args[:3])
+    grad, x, weight = _types(node.args[:3])
     transposed, mask = node.args[7], node.args[10]
     return 2 * (x if transposed else grad).numel * product(weight.sizes[1:]) * (int(mask[0]) + int(mask[1]))
 
@@ -57,7 +58,7 @@ def _attention_of(products: int, first: int) -> Callable[[Node], IntLike]:
     """``products`` matrix products over (query, key) pairs; query, key and value are arguments ``first`` and on."""
 
     def flops(node: Node) -> IntLike:
-        q, k, v = (n.val for n in node.args[first : first + 3])
+        q, k, v = _types(node.args[first : first + 3])
         pairs = product(q.sizes[:-2]) * q.sizes[-2] * k.sizes[-2]
         return products * pairs * (q.sizes[-1] + v.sizes[-1])
 

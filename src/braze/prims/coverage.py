@@ -39,7 +39,8 @@ def classify(op: OpOverload) -> tuple[str, str]:
         return ("primitive", f"prims.{name}") if name in PRIMS else ("decomposed", overload_name(op))
     if op._schema.is_mutable:
         return "functionalised", "mutates an argument"
-    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+    full = f"aten::{overload_name(op)}"
+    if torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd"):
         return "composite", "ATen takes it apart"
     reason = refusal(op)
     if reason is not None:

@@ -96,7 +96,8 @@ def _index_put_reference(
     x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
     where = [None if i is None else i.long() for i in indices]
-    return torch.ops.aten.index_put(x, where, values, accumulate)
+    out: torch.Tensor = torch.ops.aten.index_put(x, where, values, accumulate)
+    return out
 
 
 def _scatter(x: TensorType, dim: int, index: TensorType, src: TensorType) -> TensorType:

@@ -51,7 +51,7 @@ def decomposes(names: str, any_dtype: bool = False) -> Callable[[F], F]:
 
 def overload_name(op: OpOverload) -> str:
     """``aten.add.Tensor`` -> "add.Tensor"; other namespaces keep theirs: "mylib::op"."""
-    name: str = op.name()
+    name: str = op.name()  # type: ignore[no-untyped-call]
     return name[6:] if name.startswith("aten::") else name
 
 

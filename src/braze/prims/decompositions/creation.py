@@ -54,7 +54,7 @@ def _exact(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 @decomposes("arange arange.start arange.start_step")
-def arange(b: Builder, *args: Any, **kwargs: Any) -> Node:
+def arange(b: Builder, *args: Any, **kwargs: Any) -> Any:
     start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else kwargs.get("step", 1))
     want: TensorType = b.out
     (n,) = want.sizes
@@ -68,7 +68,7 @@ def arange(b: Builder, *args: Any, **kwargs: Any) -> Node:
     return _steps(b, want, start, step)
 
 
-def _steps(b: Builder, want: TensorType, start: Any, step: Any) -> Node:
+def _steps(b: Builder, want: TensorType, start: Any, step: Any) -> Any:
     (n,) = want.sizes
     if all(isinstance(v, int) or float(v).is_integer() for v in (start, step)) and isinstance(n, int):
         if abs(start) + abs(step) * n < 2**24:  # whole numbers: exact in any float
@@ -78,7 +78,7 @@ def _steps(b: Builder, want: TensorType, start: Any, step: Any) -> Node:
 
 
 @decomposes("linspace")
-def linspace(b: Builder, start: Any, end: Any, steps: int, **kwargs: Any) -> Node:
+def linspace(b: Builder, start: Any, end: Any, steps: int, **kwargs: Any) -> Any:
     want: TensorType = b.out
     if want.dtype not in FLOATS or is_tensor(start) or is_tensor(end):
         return NotImplemented
@@ -93,7 +93,7 @@ def linspace(b: Builder, start: Any, end: Any, steps: int, **kwargs: Any) -> Nod
 
 
 @decomposes("eye eye.m")
-def eye(b: Builder, n: Any, m: Any = None, **kwargs: Any) -> Node:
+def eye(b: Builder, n: Any, m: Any = None, **kwargs: Any) -> Any:
     want: TensorType = b.out
     same = b.eq(b.iota_along(want, 0), b.iota_along(want, 1))
     return b.convert(b.expand(same, want.sizes), want.dtype)

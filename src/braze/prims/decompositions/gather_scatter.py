@@ -81,7 +81,7 @@ def gather(b: Builder, self: Node, dim: int, index: Node, *, sparse_grad: bool =
 # -- scatter ---------------------------------------------------------------------------------------------------------
 
 
-def _source(b: Builder, src: Any, index: Node, x: Node) -> Node:
+def _source(b: Builder, src: Any, index: Node, x: Node) -> Any:
     """The source cut to the index's sizes, or a number everywhere."""
     if not isinstance(src, Node):
         return b.full(index.val.sizes, src, x.val.dtype, x.val.device)

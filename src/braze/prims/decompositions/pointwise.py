@@ -127,7 +127,7 @@ def rsub(b: Builder, self: Node, other: Any, alpha: Any = 1) -> Node:
 
 
 @decomposes("mul.Tensor mul.Scalar")
-def mul(b: Builder, self: Any, other: Any) -> Node:
+def mul(b: Builder, self: Any, other: Any) -> Any:
     x, y = _tensors(b, self, other)
     if b.out.dtype == BOOL:
         return binary(b, PRIMS["bitwise_and"], x, y, BOOL)
@@ -138,7 +138,7 @@ def mul(b: Builder, self: Any, other: Any) -> Node:
 
 
 @decomposes("div.Tensor div.Scalar true_divide.Tensor")
-def div(b: Builder, self: Any, other: Any) -> Node:
+def div(b: Builder, self: Any, other: Any) -> Any:
     x, y = b.promoted(*_tensors(b, self, other), dtype=b.out.dtype)
     if type(y) in (int, float) and y == 1 and x.val.sizes == b.out.sizes:
         return x
@@ -146,7 +146,7 @@ def div(b: Builder, self: Any, other: Any) -> Node:
 
 
 @decomposes("div.Tensor_mode div.Scalar_mode")
-def div_mode(b: Builder, self: Any, other: Any, rounding_mode: str | None = None) -> Node:
+def div_mode(b: Builder, self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return div(b, self, other)
     d = b.out.dtype
@@ -278,7 +278,7 @@ register("fmin", _ignoring_nan(False))
 
 
 @decomposes("clamp clamp.Tensor")
-def clamp(b: Builder, self: Node, min: Any = None, max: Any = None) -> Node:
+def clamp(b: Builder, self: Node, min: Any = None, max: Any = None) -> Any:
     d = b.out.dtype
     x = b.convert(self, d)
     if min is not None:
@@ -289,12 +289,12 @@ def clamp(b: Builder, self: Node, min: Any = None, max: Any = None) -> Node:
 
 
 @decomposes("clamp_min clamp_min.Tensor")
-def clamp_min(b: Builder, self: Node, min: Any) -> Node:
+def clamp_min(b: Builder, self: Node, min: Any) -> Any:
     return clamp(b, self, min)
 
 
 @decomposes("clamp_max clamp_max.Tensor")
-def clamp_max(b: Builder, self: Node, max: Any) -> Node:
+def clamp_max(b: Builder, self: Node, max: Any) -> Any:
     return clamp(b, self, None, max)
 
 

@@ -20,14 +20,14 @@ BOOL = torch.bool
 
 
 @decomposes("sum sum.dim_IntList")
-def sum_(b: Builder, self: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+def sum_(b: Builder, self: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     if b.out.dtype not in ANY:
         return NotImplemented
     return b.sum(b.convert(self, b.out.dtype), normal_dims(dim, self.val.rank), keepdim)
 
 
 @decomposes("nansum")
-def nansum(b: Builder, self: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+def nansum(b: Builder, self: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     x = b.where(b.isnan(self), 0.0, self) if self.val.dtype in FLOATS else self
     return sum_(b, x, dim, keepdim)
 
@@ -190,7 +190,7 @@ def norm_of(b: Builder, x: Node, p: Any, dims: Dims, keepdim: bool) -> Node:
 @decomposes("linalg_vector_norm")
 def linalg_vector_norm(
     b: Builder, self: Node, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Node:
+) -> Any:
     x = b.compute(b.convert(self, dtype or self.val.dtype))
     dims = normal_dims(dim, self.val.rank)
     if any(not known_le(1, self.val.sizes[d]) for d in dims):
@@ -200,7 +200,7 @@ def linalg_vector_norm(
 
 
 @decomposes("norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype")
-def norm(b: Builder, self: Node, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
+def norm(b: Builder, self: Node, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     if self.val.dtype not in FLOATS or isinstance(dim, torch.dtype):
         return NotImplemented
     return linalg_vector_norm(b, self, 2 if p is None else p, dim, keepdim, dtype=dtype)

@@ -202,14 +202,14 @@ def _in_storage_order(b: Builder, x: Node) -> Node | None:
 # -- copies ----------------------------------------------------------------------------------------------------------
 
 
-def _relaid(b: Builder, x: Node) -> Node:
+def _relaid(b: Builder, x: Node) -> Any:
     """A copy: x itself where the layout stays (outputs never alias by it), else a ``clone`` in the promised one."""
     if x.val.strides == b.out.strides:
         return x
     return b.clone(x, b.out) if x.val.dtype in ANY else NotImplemented
 
 
-def clone(b: Builder, self: Node, memory_format: Any = None) -> Node:
+def clone(b: Builder, self: Node, memory_format: Any = None) -> Any:
     return _relaid(b, self)
 
 
@@ -225,7 +225,7 @@ def to_copy(
     pin_memory: Any = None,
     non_blocking: bool = False,
     memory_format: Any = None,
-) -> Node:
+) -> Any:
     want: TensorType = b.out
     if self.val.device != want.device or pin_memory:
         return NotImplemented
@@ -239,7 +239,7 @@ def to_copy(
 moves("_to_copy to.dtype to.device", to_copy)
 
 
-def copy(b: Builder, self: Node, src: Node, non_blocking: bool = False) -> Node:
+def copy(b: Builder, self: Node, src: Node, non_blocking: bool = False) -> Any:
     """The value of ``self.copy_(src)``."""
     if src.val.dtype != self.val.dtype and not {src.val.dtype, self.val.dtype} <= ANY:
         return NotImplemented
@@ -251,7 +251,7 @@ def copy(b: Builder, self: Node, src: Node, non_blocking: bool = False) -> Node:
 register("copy", copy)
 
 
-def view_dtype(b: Builder, self: Node, dtype: torch.dtype) -> Node:
+def view_dtype(b: Builder, self: Node, dtype: torch.dtype) -> Any:
     if self.val.dtype == dtype:
         return self
     if self.val.dtype.itemsize != dtype.itemsize or not {self.val.dtype, dtype} <= ANY:
@@ -289,7 +289,7 @@ moves("_neg_view", neg_view)
 # -- joining ---------------------------------------------------------------------------------------------------------
 
 
-def cat(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Node:
+def cat(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Any:
     parts = [t for t in tensors if not (t.val.rank == 1 and t.val.sizes[0] == 0 and b.out.rank != 1)]
     if not parts:
         return b.reshape(tensors[0], b.out.sizes)
@@ -304,7 +304,7 @@ def cat(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Node:
 register("cat", cat)
 
 
-def stack(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Node:
+def stack(b: Builder, tensors: Sequence[Node], dim: int = 0) -> Any:
     return cat(b, [b.unsqueeze(t, dim) for t in tensors], dim % b.out.rank)
 
 
@@ -359,7 +359,7 @@ def _roll_one(b: Builder, x: Node, dim: int, shift: IntLike) -> Node:
 register("roll", roll)
 
 
-def rot90(b: Builder, self: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
+def rot90(b: Builder, self: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     p, q = dims
     k %= 4
     if k == 1:

@@ -66,7 +66,7 @@ def log_softmax_backward(b: Builder, grad_output: Node, output: Node, dim: int, 
 
 
 @decomposes("logsumexp")
-def logsumexp(b: Builder, self: Node, dim: Any, keepdim: bool = False) -> Node:
+def logsumexp(b: Builder, self: Node, dim: Any, keepdim: bool = False) -> Any:
     if _is_empty(self):
         return NotImplemented
     x = b.compute(b.convert(self, b.out.dtype))
