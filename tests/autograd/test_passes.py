@@ -159,6 +159,23 @@ def test_layer_norm_split(dtype):
     assert not any(n.target is operator.getitem and n.args[1] == 0 for n in eliminate_dead_code(new).calls)
 
 
+SOFTMAXES = [(aten._softmax.default, -1, False), (aten._log_softmax.default, 0, False), (aten._safe_softmax.default, 1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("call", SOFTMAXES, ids=str)
+def test_softmax_split(call, dtype):
+    g = chain(call, start=tensor_type((4, 6), dtype))
+    new = verify(split_norms(g))
+    x = torch.randn(4, 6).to(dtype) * 5
+    if "safe" in str(call):
+        x[2] = float("-inf")
+        x[3, 1] = float("-inf")
+    tol = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(interpret(new, [x])[0], interpret(g, [x])[0], rtol=tol, atol=tol)
+    assert len(new.calls) > 3
+
+
 def test_group_norm_split():
     b = Builder(tensor_type((2, 6, 3, 3)), tensor_type((6,)), tensor_type((6,)))
     x, weight, bias = b.inputs

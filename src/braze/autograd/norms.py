@@ -3,8 +3,11 @@
     out, mean, rstd = native_layer_norm(x, [n], w, b, eps)
         ->  _, mean, rstd = native_layer_norm(x, [n], w, b, eps);  out = (x - mean) * rstd * w + b
 
+    out = _softmax(x, -1, False)
+        ->  e = exp(x - amax(x, [-1], True));  out = e / sum(e, [-1], True)
+
 The statistics are small and saved; ``out`` can be had again from ``x``, which the backward reads anyway.  The call
-stays for its statistics; fusion computes both in one pass over ``x``.
+of a norm stays for its statistics; fusion computes both in one pass over ``x``.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class _Emitter:
 
 
 def split_norms(graph: Graph) -> Graph:
-    """The graph with the first results of layer, batch and group norms computed from their statistics."""
+    """The graph with the results of softmaxes, and the first results of layer, batch and group norms, computed from
+    their statistics."""
     if not any(n.op == "call" and n.target in ROWS for n in graph.nodes):
         return graph
     emit = _Emitter(graph)
@@ -48,9 +52,9 @@ def split_norms(graph: Graph) -> Graph:
         new = replaced(n, env) if env and n.op == "call" else n
         if new is not n:
             env[n] = new
-        if n.target is operator.getitem and n.args[1] == 0 and n.args[0].target in ROWS:
+        call = _normalisation(new)
+        if call is not None:
             start = len(nodes)
-            call = new.args[0]
             found = ROWS[call.target](emit, call)
             if found is not None and _equal(found.val, n.val):
                 env[n] = found
@@ -60,6 +64,14 @@ def split_norms(graph: Graph) -> Graph:
             del nodes[start:]
         nodes.append(new)
     return build(graph.name, graph.inputs, nodes, substituted(graph.outputs, env))
+
+
+def _normalisation(n: Node) -> Node | None:
+    """The call whose normalised result ``n`` is."""
+    if n.target is operator.getitem:
+        n, first = n.args[0], n.args[1] == 0
+        return n if first and n.target in ROWS and isinstance(n.val, tuple) else None
+    return n if n.op == "call" and n.target in ROWS and isinstance(n.val, TensorType) else None
 
 
 def _equal(a: TensorType, b: TensorType) -> bool:
@@ -123,9 +135,45 @@ def _batch_norm(emit: _Emitter, call: Node) -> Node | None:
     return _finish(emit, y, None, bias if bias is None else emit(aten.view.default, bias, per), x.val.dtype)
 
 
+def _exp(emit: _Emitter, call: Node) -> tuple[Node, Node, Node]:
+    """x less its largest, that one's exponential, and its sum; in float32 at least."""
+    x, dim = call.args[:2]
+    x = _wide(emit, x)
+    less = emit(aten.sub.Tensor, x, emit(aten.amax.default, x, [dim], True))
+    exp = emit(aten.exp.default, less)
+    return less, exp, emit(aten.sum.dim_IntList, exp, [dim], True)
+
+
+def _softmax(emit: _Emitter, call: Node) -> Node | None:
+    _, exp, total = _exp(emit, call)
+    return _finish(emit, emit(aten.div.Tensor, exp, total), None, None, call.val.dtype)
+
+
+def _log_softmax(emit: _Emitter, call: Node) -> Node | None:
+    less, _, total = _exp(emit, call)
+    y = emit(aten.sub.Tensor, less, emit(aten.log.default, total))
+    return _finish(emit, y, None, None, call.val.dtype)
+
+
+def _safe_softmax(emit: _Emitter, call: Node) -> Node | None:
+    """Rows of nothing but -inf give zeros."""
+    x, dim, *dtype = call.args
+    if dtype or call.kwargs:
+        return None
+    x = _wide(emit, x)
+    top = emit(aten.amax.default, x, [dim], True)
+    empty = emit(aten.eq.Scalar, top, float("-inf"))
+    exp = emit(aten.exp.default, emit(aten.sub.Tensor, x, emit(aten.masked_fill.Scalar, top, empty, 0.0)))
+    total = emit(aten.masked_fill.Scalar, emit(aten.sum.dim_IntList, exp, [dim], True), empty, 1.0)
+    return _finish(emit, emit(aten.div.Tensor, exp, total), None, None, call.val.dtype)
+
+
 ROWS: dict[OpOverload, Callable[[_Emitter, Node], Node | None]] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _log_softmax,
+    aten._safe_softmax.default: _safe_softmax,
 }

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from ..errors import Unsupported
 from ..ir import Expr, OutputSpec, Signature, TensorType, ViewStep, evaluate, leaves, map_leaves
@@ -199,8 +202,8 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
         ctx.extras = outs[m:]
         if dynamic:
             ctx.shapes = [x.shape for x in results]
-        if keep_inputs:
-            ctx.inputs = inputs
+        if keep_inputs:  # parameters live anyway; others must not live longer for this
+            ctx.inputs = [x if type(x) is Parameter or not isinstance(x, Tensor) else ref(x) for x in inputs]
         return tuple(results)
 
     return run
@@ -271,11 +274,11 @@ def _tangent(g: Any, want: TensorType, ctx: Any, index: int) -> Any:
 
 def _differentiate_again(fallback: Compiled | None, ctx: Any, grads: Tensors) -> Outputs:
     """Gradients that can be differentiated, by running the program in eager."""
-    if fallback is None:
+    inputs = [x() if type(x) is ref else x for x in ctx.inputs] if fallback is not None else [None]
+    if fallback is None or any(x is None for x in inputs):
         raise Unsupported(_TWICE, hint="leave the inner gradient computation out of braze.compile")
-    inputs = ctx.inputs
     with torch.enable_grad():
-        outs = fallback(*inputs)
+        outs = list(leaves(fallback(*inputs)))
     pairs = [(o, g) for o, g in zip(outs, grads) if g is not None and o.requires_grad]
     wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
     found = iter(
