@@ -117,11 +117,13 @@ SIMPLIFIED = {
     "whole slice": ([(aten.slice.Tensor, 0, 0, 9)], []),
     "t twice": ([(aten.t.default,), (aten.t.default,)], []),
     "transpose twice": ([(aten.transpose.int, 0, 1), (aten.transpose.int, -1, -2)], []),
+    "times one": ([(aten.mul.Tensor, 1), (aten.div.Tensor, 1.0), (aten.pow.Tensor_Scalar, 1)], []),
     "permute back": ([(aten.permute.default, [1, 0]), (aten.permute.default, [1, 0])], []),
 }
 KEPT = {
     "narrowing": [(aten._to_copy.default, BF16), (aten._to_copy.default, F32)],
     "clone that packs": [(aten.t.default,), (aten.clone.default, {"memory_format": torch.contiguous_format})],
+    "times a half": [(aten.mul.Tensor, 0.5), (aten.pow.Tensor_Scalar, 2)],
     "part": [(aten.slice.Tensor, 0, 1, 9)],
     "flip twice": [(aten.flip.default, [0]), (aten.flip.default, [0])],
 }

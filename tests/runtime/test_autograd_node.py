@@ -243,12 +243,13 @@ def test_forward_that_writes_itself():
 def test_symbolic_views():
     n = symbol("n", 2, 100)
     view = ViewStep(torch.ops.aten.view.default, ([n * 3],))
-    sig = Signature(1, 0, (OutputSpec("input", 0, (view,)),), (), sizes=(("n", 0, 0),))
+    outs = (OutputSpec("input", 0, (view,)), OutputSpec("const", value=n * 2))
+    sig = Signature(1, 0, outs, (), sizes=(("n", 0, 0),))
     f = make_autograd_callable(lambda x: (), None, sig)
     for k in (2, 5):
         x = torch.zeros(k, 3)
-        (v,) = f(x)
-        assert v.shape == (3 * k,) and v.data_ptr() == x.data_ptr()
+        v, twice = f(x)
+        assert twice == 2 * k and v.shape == (3 * k,) and v.data_ptr() == x.data_ptr()
 
 
 def test_views_of_results_and_inputs():

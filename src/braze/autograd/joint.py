@@ -11,7 +11,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ..errors import Unsupported
 from ..fake import FakeMode, FakeTensor, fake_from
-from ..fake.symint import Decide, refuse
+from ..fake.symint import Decide, refuse, to_expr
 from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
@@ -179,7 +179,7 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
 
     def spec(o: Any) -> OutputSpec:
         if type(o) is not FakeTensor:
-            return OutputSpec("const", value=o)
+            return OutputSpec("const", value=to_expr(o) if isinstance(o, torch.SymInt) else o)
         base: Value = o.node.base
         source = inputs[base.input] if base.input >= 0 else base.fake
         if base.input >= 0 and o is source:

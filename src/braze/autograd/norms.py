@@ -106,7 +106,7 @@ def _layer_norm(emit: _Emitter, call: Node) -> Node | None:
 
 def _group_norm(emit: _Emitter, call: Node) -> Node | None:
     x, weight, bias, n, c, hw, groups, _ = call.args
-    if not _contiguous(x.val):
+    if not x.val.is_contiguous:
         return None
     flat = emit(aten.view.default, x, [n, groups, (c // groups) * hw])
     mean, rstd = (emit(aten.unsqueeze.default, _stat(emit, call, i), 2) for i in (1, 2))
@@ -116,8 +116,10 @@ def _group_norm(emit: _Emitter, call: Node) -> Node | None:
     return _finish(emit, y, weight, bias, x.val.dtype)
 
 
-def _contiguous(t: TensorType) -> bool:
-    return t.is_contiguous
+def _rms_norm(emit: _Emitter, call: Node) -> Node | None:
+    x, _, weight, *_ = call.args
+    y = emit(aten.mul.Tensor, _wide(emit, x), _stat(emit, call, 1))
+    return _finish(emit, y, weight, None, x.val.dtype)
 
 
 def _batch_norm(emit: _Emitter, call: Node) -> Node | None:
@@ -173,6 +175,7 @@ ROWS: dict[OpOverload, Callable[[_Emitter, Node], Node | None]] = {
     aten.native_group_norm.default: _group_norm,
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._fused_rms_norm.default: _rms_norm,
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _log_softmax,
     aten._safe_softmax.default: _safe_softmax,

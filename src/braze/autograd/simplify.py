@@ -122,6 +122,16 @@ def _permute(node: Node) -> Node | None:
     return None
 
 
+def _neutral(value: float) -> Row:
+    """The operand, where the other one is the number that changes nothing (not even a NaN or the sign of a zero)."""
+
+    def row(node: Node) -> Node | None:
+        other = node.args[1] if len(node.args) == 2 and not node.kwargs else None
+        return _same_type(node) if type(other) in (int, float) and other == value else None
+
+    return row
+
+
 _RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default})
 ROWS: dict[OpOverload, Row] = {
     **{op: _view for op in _RESHAPES},
@@ -131,6 +141,8 @@ ROWS: dict[OpOverload, Row] = {
     aten.alias.default: _same_type,
     aten.expand.default: _same_type,
     aten.slice.Tensor: _same_type,
+    **{op: _neutral(1) for op in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)},
+    aten.pow.Tensor_Scalar: _neutral(1),
     aten.t.default: _undone,
     aten.transpose.int: _undone,
     aten.permute.default: _permute,

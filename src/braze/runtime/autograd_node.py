@@ -104,11 +104,12 @@ def _overwrite(targets: list[Any], values: Tensors) -> None:
 
 
 def _symbolic(spec: OutputSpec) -> bool:
-    return any(isinstance(x, Expr) for step in spec.views for x in leaves((step.args, dict(step.kwargs))))
+    parts = [spec.value, *((step.args, dict(step.kwargs)) for step in spec.views)]
+    return any(isinstance(x, Expr) for x in leaves(parts))
 
 
 def _at_sizes(spec: OutputSpec, env: Mapping[str, int]) -> OutputSpec:
-    """The spec with symbolic sizes in its views replaced by this call's."""
+    """The spec with symbolic sizes replaced by this call's."""
 
     def fix(x: Any) -> Any:
         return evaluate(x, env) if isinstance(x, Expr) else x
@@ -117,7 +118,7 @@ def _at_sizes(spec: OutputSpec, env: Mapping[str, int]) -> OutputSpec:
         replace(s, args=map_leaves(s.args, fix), kwargs=tuple((k, map_leaves(v, fix)) for k, v in s.kwargs))
         for s in spec.views
     ]
-    return replace(spec, views=tuple(views))
+    return replace(spec, views=tuple(views), value=fix(spec.value))
 
 
 def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | None:
