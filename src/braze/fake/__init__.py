@@ -14,7 +14,7 @@ raises, never baked in silently. Shape rules are a table (``rules/``) of pure fu
 """
 
 from . import rules as rules
-from .mode import FakeMode, forget
+from .mode import FakeMode, forget, rule_for
 from .registry import RULES, DataDependent, find_rule, register, rule
 from .tensor import FakeTensor, fake_from, fake_like, type_of
 
@@ -29,5 +29,6 @@ __all__ = [
     "forget",
     "register",
     "rule",
+    "rule_for",
     "type_of",
 ]

@@ -1,6 +1,7 @@
 """The fall-back for operators without a rule: run the real kernel on zeros and read the result's metadata.
 
-Exact where it works, since it is eager's own kernel, and slow: so a trace lists the operators that needed it.
+Exact where it works, since it is eager's own kernel, and slow: so a trace lists the operators that needed it. Only for
+operators on a list: zeros must be safe arguments (no 1-based pivots), and no result's shape may depend on data.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch._ops import OpOverload
 from .. import ir
 from ..errors import Unsupported
 from ..ir import Expr, TensorType, evaluate, map_leaves
-from .registry import DataDependent, Rule
+from .registry import DataDependent, Rule, may_execute
 
 LIMIT = 64 << 20  # bytes of all the arguments
 
@@ -24,6 +25,11 @@ def by_execution(op: OpOverload) -> Rule:
     Raises Unsupported for symbolic sizes, for arguments over 64 MiB, and when the kernel rejects zeros.
     """
 
+    if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
+        raise DataDependent(f"{op} depends on the values of a tensor", hint="the trace cannot know its result")
+    if not may_execute(op):
+        raise Unsupported(f"{op} has no shape rule", hint="register a fake implementation: torch.library.register_fake")
+
     def run(*args: Any, **kwargs: Any) -> Any:
         types = [x for x in ir.leaves((args, kwargs)) if isinstance(x, TensorType)]
         if any(isinstance(n, Expr) for t in types for n in (*t.sizes, *t.strides, t.offset)):
@@ -33,21 +39,18 @@ def by_execution(op: OpOverload) -> Rule:
         device = next((t.device for t in types if t.device.type != "cpu"), None)
         stand_in = device is not None and not torch.cuda.is_available()
         try:
-            out = _call(op, args, kwargs, stand_in, 0)
+            out = _call(op, args, kwargs, stand_in)
         except (RuntimeError, ValueError, IndexError, NotImplementedError) as e:
-            try:
-                out = _call(op, args, kwargs, stand_in, 1)
-            except (RuntimeError, ValueError, IndexError, NotImplementedError):
-                raise Unsupported(f"{op} has no shape rule, and its kernel does not run on zeros: {e}") from e
+            raise Unsupported(f"{op} has no shape rule, and its kernel does not run on zeros: {e}") from e
         home = device if stand_in else None
         return map_leaves(list(out) if isinstance(out, tuple) else out, lambda x: _type(op, x, home))
 
     return run
 
 
-def _call(op: OpOverload, args: Any, kwargs: Any, stand_in: bool, fill: int) -> Any:
-    """The operator's results on tensors of zeros, or of zeros with integers of ``fill`` (pivots count from 1)."""
-    real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in, fill))
+def _call(op: OpOverload, args: Any, kwargs: Any, stand_in: bool) -> Any:
+    """The operator's results on tensors of zeros."""
+    real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in))
     with torch.no_grad(), torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags):
         return op(*real[0], **real[1])
 
@@ -59,10 +62,9 @@ def _extent(t: TensorType) -> int:
     return last + evaluate(t.offset) + 1
 
 
-def _real(x: Any, stand_in: bool, fill: int) -> Any:
+def _real(x: Any, stand_in: bool) -> Any:
     if isinstance(x, TensorType):
-        value = fill if x.dtype in (torch.int32, torch.int64) else 0
-        store = torch.full((_extent(x),), value, dtype=x.dtype, device="cpu" if stand_in else x.device)
+        store = torch.zeros(_extent(x), dtype=x.dtype, device="cpu" if stand_in else x.device)
         return store.as_strided([evaluate(n) for n in x.sizes], [evaluate(s) for s in x.strides], evaluate(x.offset))
     return torch.device("cpu") if stand_in and isinstance(x, torch.device) else x
 

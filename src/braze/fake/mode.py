@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir import Expr, TensorType
+from .custom import declared_rule
 from .execute import by_execution
-from .registry import DataDependent, find_rule
+from .registry import Rule, find_rule
 from .symint import Decide, refuse, to_expr, to_symint
 from .tensor import FakeTensor, wrap
 
@@ -54,13 +55,22 @@ class Plan:
             self.targets.append(next((written[n] for n in names if n in written), None))
         self.fresh = self.targets == [None]
         self.reshapes = bool(self.drop) or torch.Tag.inplace_view in op.tags
-        rule = find_rule(op)
+        rule = find_rule(op) or declared_rule(op, _unrecorded)
         self.executed = rule is None
         self.rule = rule or by_execution(op)
 
 
-def _data_dependent(op: OpOverload) -> bool:
-    return torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+def rule_for(op: OpOverload) -> Rule:
+    """How the types of an operator's results are found: its rule, its registered fake implementation, or a trial.
+
+    The rule is called with types for tensors and raises Unsupported when all three are missing.
+    """
+    return (_PLANS.get(op) or _plan(op)).rule
+
+
+def _unrecorded(call: Callable[[], Any]) -> Any:
+    with FakeMode():
+        return call()
 
 
 _PLANS: dict[Any, Plan] = {}
@@ -68,10 +78,6 @@ _DEFAULT_DTYPE = [torch.get_default_dtype()]
 
 
 def _plan(op: OpOverload) -> Plan:
-    if _data_dependent(op) and find_rule(op) is None:
-        raise DataDependent(
-            f"{op} depends on the values of a tensor", hint="its result cannot be known while the program is traced"
-        )
     plan = _PLANS[op] = Plan(op)
     return plan
 
@@ -104,7 +110,11 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plan = _PLANS.get(func) or _plan(func)
+        plan = _PLANS.get(func)
+        if plan is None:
+            if func.namespace == "profiler":  # marks on a timeline: nothing of the trace
+                return func(*args, **(kwargs or {}))
+            plan = _plan(func)
         key: list[Any] = []
         for a in args:
             t = type(a)

@@ -24,6 +24,7 @@ class DataDependent(Unsupported):
 
 
 BY_NAME: dict[str, Rule] = {}
+EXECUTABLE: set[str] = set()
 RULES: dict[OpOverload, Rule] = {}
 
 
@@ -47,6 +48,18 @@ def register(f: Rule, names: Iterable[str]) -> None:
         if full in BY_NAME:
             raise ValueError(f"{full} has two shape rules")
         BY_NAME[full] = f
+
+
+def executable(names: str) -> None:
+    """Operators that may be answered by running them on zeros: see :mod:`braze.fake.execute`."""
+    EXECUTABLE.update(f"aten::{n}" for n in names.split())
+
+
+def may_execute(op: OpOverload) -> bool:
+    """Whether ``op`` is on the list of :func:`executable`; the functional twin counts for in-place and out forms."""
+    base: str = op._schema.name
+    names = (base, base.removesuffix("_"), f"{base}.{op._overloadname}")
+    return any(n in EXECUTABLE for n in names)
 
 
 def find_rule(op: OpOverload) -> Rule | None:

@@ -9,6 +9,7 @@ import torch
 from .. import ir
 from ..errors import Unsupported
 from ..ir import TensorType
+from .registry import DataDependent
 from .symint import Decide, refuse, to_symint
 
 _make_wrapper: Any = torch.Tensor._make_wrapper_subclass
@@ -37,6 +38,18 @@ class FakeTensor(torch.Tensor):
 
     def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
         return f"FakeTensor({self.val})"
+
+    def tolist(self) -> Any:
+        raise DataDependent("the values of a tensor are read (tolist)")
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise DataDependent("the values of a tensor are read (numpy)")
+
+    def data_ptr(self) -> int:
+        raise Unsupported("the address of a traced tensor is read (data_ptr)")
+
+    def untyped_storage(self) -> Any:
+        raise Unsupported("the storage of a traced tensor is read")
 
     @property
     def data(self) -> torch.Tensor:

@@ -1,6 +1,22 @@
 """The shape rules, one file a family of operators. Importing this package fills the table."""
 
-from . import attention, conv, create, foreach, index, inplace, loss, matmul, norm, pointwise, random, reduce, view
+from . import (
+    attention,
+    conv,
+    create,
+    foreach,
+    index,
+    inplace,
+    linalg,
+    loss,
+    matmul,
+    norm,
+    pointwise,
+    random,
+    reduce,
+    resample,
+    view,
+)
 
 __all__ = [
     "attention",
@@ -9,11 +25,13 @@ __all__ = [
     "foreach",
     "index",
     "inplace",
+    "linalg",
     "loss",
     "matmul",
     "norm",
     "pointwise",
     "random",
     "reduce",
+    "resample",
     "view",
 ]

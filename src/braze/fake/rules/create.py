@@ -10,9 +10,10 @@ import torch
 
 from ...ir import Expr, IntLike, TensorType, known_eq
 from ..layout import contiguous, in_format
-from ..promote import number_dtype
+from ..promote import number_dtype, result_type
 from ..registry import rule
 from ..result import copy_of, dim_of, fresh, real_device
+from .view import transpose
 
 
 def made(
@@ -198,6 +199,38 @@ def roll(x: TensorType, shifts: Any, dims: Any = ()) -> TensorType:
     for d in dims:
         dim_of(d, x.rank)
     return copy_of(x) if dims and known_eq(x.numel, 0) else fresh(x)
+
+
+@rule("rot90")
+def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorType:
+    if k % 4 == 0:
+        return fresh(x)
+    return copy_of(x) if k % 4 == 2 else transpose(copy_of(x), dims[0], dims[1])
+
+
+@rule("_efficientzerotensor")
+def zero_tensor(sizes: Sequence[IntLike], *, dtype: Any = None, device: Any = None, **kw: Any) -> TensorType:
+    return made(sizes, dtype, device)
+
+
+@rule("block_diag")
+def block_diag(xs: Sequence[TensorType]) -> TensorType:
+    rows: IntLike = 0
+    cols: IntLike = 0
+    for x in xs:
+        rows = rows + (x.sizes[0] if x.rank == 2 else 1)
+        cols = cols + (x.sizes[-1] if x.rank else 1)
+    return fresh(xs[0], (rows, cols), result_type(tuple(xs)))
+
+
+@rule("diag_embed")
+def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorType:
+    a, b = sorted((dim_of(dim1, x.rank + 1), dim_of(dim2, x.rank + 1)))
+    n = x.sizes[-1] + abs(offset)
+    sizes = list(x.sizes[:-1])
+    sizes.insert(a, n)
+    sizes.insert(b, n)
+    return fresh(x, sizes)
 
 
 @rule("repeat")

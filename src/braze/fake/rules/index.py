@@ -110,6 +110,59 @@ def searchsorted(edges: TensorType, x: TensorType, *, out_int32: bool = False, *
     return fresh(x, None, torch.int32 if out_int32 else torch.int64)
 
 
+@rule("searchsorted.Scalar")
+def searchsorted_number(edges: TensorType, x: Any, *, out_int32: bool = False, **kw: Any) -> TensorType:
+    return fresh(edges, (), torch.int32 if out_int32 else torch.int64)
+
+
+@rule("isin.Tensor_Tensor isin.Tensor_Scalar")
+def isin(x: TensorType, test: Any, **kw: Any) -> TensorType:
+    return fresh(x, None, torch.bool)
+
+
+@rule("isin.Scalar_Tensor")
+def isin_number(x: Any, test: TensorType, **kw: Any) -> TensorType:
+    return fresh(test, (), torch.bool)
+
+
+@rule("nonzero_static")
+def nonzero_static(x: TensorType, *, size: IntLike, fill_value: int = -1) -> TensorType:
+    return fresh(x, (size, x.rank), torch.int64)
+
+
+@rule("nonzero masked_select unique_dim unique_consecutive unique_dim_consecutive _unique _unique2 bincount")
+def unknown_size(*args: Any, **kw: Any) -> TensorType:
+    raise DataDependent("the size of the result depends on the values of a tensor")
+
+
+@rule("_local_scalar_dense item equal is_nonzero allclose")
+def unknown_value(*args: Any, **kw: Any) -> TensorType:
+    raise DataDependent("a Python value is read from a tensor", hint="keep it a tensor, or move the read out")
+
+
+@rule("repeat_interleave.Tensor")
+def repeat_interleave(repeats: TensorType, *, output_size: IntLike | None = None) -> TensorType:
+    if output_size is None:
+        raise DataDependent("the size of repeat_interleave depends on the values of a tensor", hint="pass output_size")
+    return fresh(repeats, (output_size,), torch.int64)
+
+
+@rule("masked_scatter_backward")
+def masked_scatter_backward(g: TensorType, mask: TensorType, sizes: Sequence[IntLike]) -> TensorType:
+    return fresh(g, sizes)
+
+
+@rule("narrow_copy")
+def narrow_copy(x: TensorType, dim: int, start: IntLike, length: IntLike) -> TensorType:
+    d = dim_of(dim, x.rank)
+    return fresh(x, (*x.sizes[:d], length, *x.sizes[d + 1 :]))
+
+
+@rule("_unsafe_masked_index_put_accumulate")
+def masked_index_put(x: TensorType, *rest: Any) -> TensorType:
+    return copy_of(x)
+
+
 @rule("bucketize.Tensor")
 def bucketize(x: TensorType, edges: TensorType, *, out_int32: bool = False, **kw: Any) -> TensorType:
     return fresh(x, None, torch.int32 if out_int32 else torch.int64)

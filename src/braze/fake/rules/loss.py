@@ -45,6 +45,21 @@ def bce_backward(g: TensorType, x: TensorType, y: TensorType, *rest: Any) -> Ten
     return copy_of(x)
 
 
+@rule("multi_margin_loss")
+def multi_margin(x: TensorType, y: TensorType, p: Any = 1, m: Any = 1, w: Any = None, reduction: int = 1) -> TensorType:
+    return fresh(x, y.sizes if reduction == 0 else ())
+
+
+@rule("multilabel_margin_loss_forward")
+def multilabel_margin(x: TensorType, y: TensorType, reduction: int) -> Any:
+    return fresh(x, x.sizes[:-1] if reduction == 0 else ()), fresh(x, y.sizes)
+
+
+@rule("multi_margin_loss_backward multilabel_margin_loss_backward")
+def margin_backward(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
+    return fresh(x)
+
+
 @rule("nll_loss_forward")
 def nll_loss(x: TensorType, y: TensorType, w: Any, reduction: int, ignore: int) -> Any:
     return fresh(x, (x.sizes[0],) if reduction == 0 and x.rank == 2 else ()), fresh(x, ())

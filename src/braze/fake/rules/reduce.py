@@ -148,6 +148,34 @@ def softmax_backward(g: TensorType, out: TensorType, dim: int, input_dtype: torc
     return fresh(g, None, input_dtype)
 
 
+@rule("renorm")
+def renorm(x: TensorType, *rest: Any) -> TensorType:
+    return fresh(x)
+
+
+@rule("histc")
+def histc(x: TensorType, bins: int = 100, *rest: Any) -> TensorType:
+    return fresh(x, (bins,))
+
+
+@rule("hash_tensor")
+def hash_tensor(x: TensorType, dims: Any = (), *, keepdim: bool = False, mode: int = 0) -> TensorType:
+    return fresh(x, reduced(x, dims, keepdim), torch.uint64)
+
+
+@rule("segment_reduce")
+def segment_reduce(
+    x: TensorType, how: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0, **kw: Any
+) -> TensorType:
+    count = lengths.sizes[axis] if lengths is not None else offsets.sizes[axis] - 1
+    return fresh(x, (*x.sizes[:axis], count, *x.sizes[axis + 1 :]))
+
+
+@rule("_segment_reduce_backward")
+def segment_reduce_backward(g: TensorType, out: TensorType, x: TensorType, *rest: Any, **kw: Any) -> TensorType:
+    return fresh(x)
+
+
 @rule("topk")
 def topk(x: TensorType, k: IntLike, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     d = dim_of(dim, x.rank)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...errors import Unsupported
 from ...ir import Expr, IntLike, TensorType, known_eq, product
 from ..layout import contiguous, view_strides
 from ..promote import to_complex, to_real
@@ -89,6 +90,18 @@ def view_as_real(x: TensorType) -> TensorType:
 def view_as_complex(x: TensorType) -> TensorType:
     strides = tuple(s // 2 for s in x.strides[:-1])
     return TensorType(x.sizes[:-1], strides, to_complex(x.dtype), x.device, x.offset // 2)
+
+
+@rule("resize_")
+def resize(x: TensorType, sizes: Sequence[IntLike], *, memory_format: Any = None) -> TensorType:
+    if tuple(sizes) == x.sizes:
+        return x
+    raise Unsupported(f"resize_ of {x} to {list(sizes)}", hint="make a new tensor instead")
+
+
+@rule("resize_as_")
+def resize_as(x: TensorType, template: TensorType, *, memory_format: Any = None) -> TensorType:
+    return resize(x, template.sizes)
 
 
 @rule("t t_")

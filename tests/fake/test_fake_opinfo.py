@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from opinfo_check import check, operators
+from fake_opinfo import check, operators
 
 # one of each rule family, and those that went wrong once
 SPREAD = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import cuda_typed
 import pytest
-import test_models
+import test_fake_models as test_models
 import torch
 import torch.nn.functional as F
 from aten_record import Call, eager_calls, fake_calls, functional, outputs
