@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from braze.inductor.loops import Axis, Kernel, Step
+import torch
+
+from braze.inductor.loops import Axis, Extern, Kernel, Step
 from braze.inductor.loops.ref import remap
 
 from .cluster import Cluster, Clusters
@@ -31,7 +33,8 @@ def build_steps(clusters: Clusters, placement: Placement, traits: DeviceTraits) 
                 out.append((op.id, _fixed(analysis, op, k, inline.get(op.id, set()))))
         elif op.kind == "free" and op.out in placement.stored:
             e = Emitter(analysis, {op.out}, {op.id: None})
-            out.append((op.id, _finish(e, [op], tuple(op.kernels[0].x), (), {op.id: None})))
+            none = 0 in op.axes.values()
+            out.append((op.id, _empty(op) if none else _finish(e, [op], op.kernels[0].x, (), {op.id: None})))
     for c in clusters.live.values():
         if c.closed:
             continue
@@ -56,20 +59,22 @@ def _inlined_buffers(analysis: Analysis, clusters: Clusters, placement: Placemen
     return out
 
 
-def _kernels(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any], traits: DeviceTraits) -> list[Kernel]:
+def _kernels(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any], traits: DeviceTraits) -> list[Step]:
     """The cluster's kernel; two where its reduction is split, one a piece where a concatenation is stored."""
+    if 0 in c.axes.values():
+        return [_empty(op) for op in roots]
     e = Emitter(analysis, inline, c.env)
     r = set(c.r)
     x = tuple([Axis(s, n) for s, n in c.axes.items() if s not in r])
     kernel = _finish(e, roots, x, tuple([Axis(s, c.axes[s]) for s in c.r]), c.env)
     if r:
         if needs_split(c, traits):
-            return split_reduction(kernel, c.rows, c.column, traits, kernel.name)
+            return list(split_reduction(kernel, c.rows, c.column, traits, kernel.name))
         return [kernel]
     cuts = cat_cuts(kernel) if traits.split_pieces and c.points >= traits.split_pieces else None
     if cuts is None:
         return [kernel]
-    out = []
+    out: list[Step] = []
     for k, (low, high) in enumerate(cuts.pieces):
         env, axis = piece_env(c, cuts.axis, low, high)
         piece = [a for a in x if a.index is not cuts.axis.index] + axis
@@ -77,6 +82,15 @@ def _kernels(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any], 
         made.name += f"_{k}"
         out.append(made)
     return out
+
+
+def _empty(op: Op) -> Extern:
+    """The step for a result without elements."""
+    assert op.out is not None
+    t = op.out.type
+    kwargs = {"dtype": t.dtype, "device": t.device}
+    target = torch.ops.aten.empty_strided.default
+    return Extern(target, (t.sizes, t.strides), kwargs, (op.out,), op.kernels[0].origin)
 
 
 def _finish(e: Emitter, roots: list[Op], x: tuple[Axis, ...], r: tuple[Axis, ...], envs: dict[int, Any]) -> Kernel:

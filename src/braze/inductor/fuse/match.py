@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from braze.inductor.loops.axes import cut_digits
 from braze.inductor.loops.ref import delinearize, linearize
-from braze.ir import Expr, IntLike, Symbol, product, substitute, symbol_of, symbols
+from braze.ir import Expr, IntLike, Symbol, coefficient, product, substitute, symbol_of, symbols
 from braze.ir.expr import Call
 
 Env = dict[Symbol, IntLike]
@@ -24,7 +24,7 @@ Sizes = Mapping[Symbol, IntLike]
 def match(unknown: Sequence[IntLike], known: Sequence[IntLike], axes: Sizes) -> Env | None:
     """The axes that the equations fix, as expressions over the known side; None when they contradict or resist."""
     env: Env = {}
-    digits: dict[Symbol, list[tuple[int, IntLike, IntLike]]] = {}  # axis -> (weight, count, value)
+    digits: dict[Symbol, list[tuple[IntLike, IntLike, IntLike]]] = {}  # axis -> (weight, count, value)
     for u, k in zip(unknown, known):
         if not isinstance(u, Expr):
             if u != k:
@@ -49,20 +49,17 @@ def match(unknown: Sequence[IntLike], known: Sequence[IntLike], axes: Sizes) -> 
     return env
 
 
-def _digit(u: Expr, axes: Sizes) -> tuple[Symbol, int, IntLike] | None:
+def _digit(u: Expr, axes: Sizes) -> tuple[Symbol, IntLike, IntLike] | None:
     """``axis // w``, ``axis % n`` or ``axis // w % n`` as (axis, w, n)."""
     call = _call(u)
     if call is None:
         return None
     a, k = call.args
-    if not isinstance(k, int):
-        return None
     s = symbol_of(a)
     if s is not None and s in axes:
-        n = axes[s]
-        return (s, k, n // k if isinstance(n, int) else n) if call.op == "floordiv" else (s, 1, k)
+        return (s, k, axes[s] // k) if call.op == "floordiv" else (s, 1, k)
     inner = _call(a) if isinstance(a, Expr) and call.op == "mod" else None
-    if inner is not None and inner.op == "floordiv" and isinstance(inner.args[1], int):
+    if inner is not None and inner.op == "floordiv":
         s = symbol_of(inner.args[0])
         if s is not None and s in axes:
             return s, inner.args[1], k
@@ -79,33 +76,41 @@ def _call(e: IntLike) -> Call | None:
 
 def _affine(u: Expr, k: IntLike, axes: Sizes, env: Env) -> bool:
     """``u = 768*i0 + 64*i1 + i2`` (a mixed radix): i0 = k // 768, i1 = k // 64 % 12, i2 = k % 64."""
-    parts: list[tuple[int, Symbol]] = []
-    for mono, c in u.terms.items():
-        if len(mono) != 1 or not isinstance(mono[0], Symbol) or mono[0] not in axes or c <= 0:
+    parts: list[tuple[IntLike, Symbol]] = []
+    rest: IntLike = u
+    for s in axes:
+        c = coefficient(u, s)
+        if c is None:
             return False
-        parts.append((c, mono[0]))
-    parts.sort(key=lambda p: p[0])
-    step = 1
-    for n, (c, s) in enumerate(parts):
-        size = axes[s]
-        if c != step or not isinstance(size, int):
+        if c != 0:
+            parts.append((c, s))
+            rest = rest - c * _expr(s)
+    if rest != 0:
+        return False
+    step: IntLike = 1
+    while parts:
+        at = next((n for n, (c, _) in enumerate(parts) if c == step), None)
+        if at is None:
             return False
-        value = k // c if c != 1 else k
-        if n + 1 < len(parts):
-            value = value % size
+        s = parts.pop(at)[1]
+        value = k // step
+        if parts:
+            value = value % axes[s]
         if env.setdefault(s, value) != value:
             return False
-        step *= size
+        step = step * axes[s]
     return True
 
 
-def _join(s: Symbol, parts: list[tuple[int, IntLike, IntLike]], axes: Sizes, env: Env) -> bool:
-    parts = sorted(parts, key=lambda p: p[0])
+def _join(s: Symbol, parts: list[tuple[IntLike, IntLike, IntLike]], axes: Sizes, env: Env) -> bool:
+    parts = list(parts)
     step: IntLike = 1
     total: IntLike = 0
-    for w, n, k in parts:
-        if w != step:
+    while parts:
+        at = next((i for i, (w, _, _) in enumerate(parts) if w == step), None)
+        if at is None:
             return False
+        w, n, k = parts.pop(at)
         total = total + k * w
         step = step * n
     if step != axes[s]:
@@ -158,20 +163,21 @@ def _covers_digits(env: Env, axes: Sizes, known: Sizes) -> frozenset[Symbol] | N
     seen: set[Symbol] = set()
     for s, size in axes.items():
         e = substitute(env[s], change)
-        if not isinstance(e, Expr):
-            return None
-        terms = []
-        for mono, c in e.terms.items():
-            if len(mono) != 1 or mono[0] not in digits or mono[0] in seen:
+        terms: list[tuple[IntLike, Symbol]] = []
+        for d in symbols(e) & digits.keys():
+            c = coefficient(e, d)
+            if c is None or d in seen:
                 return None
-            seen.add(mono[0])  # type: ignore[arg-type]
-            terms.append((c, mono[0]))
+            seen.add(d)
+            terms.append((c, d))
+            e = e - c * _expr(d)
         step: IntLike = 1
-        for c, d in sorted(terms, key=lambda t: t[0]):
-            if c != step:
+        while terms:
+            at = next((n for n, (c, _) in enumerate(terms) if c == step), None)
+            if at is None:
                 return None
-            step = step * digits[d]  # type: ignore[index]
-        if step != size:
+            step = step * digits[terms.pop(at)[1]]
+        if e != 0 or step != size:
             return None
     out = set()
     for s, (parts, _) in cut.items():

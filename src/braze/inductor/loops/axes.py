@@ -1,7 +1,7 @@
 """Simplify a kernel's axes over element offsets: split what floor-divisions ask for, order by memory, merge neighbours.
 
 Input: the axes and every integer expression of the kernel (one element offset an access, and the ``Index`` values).
-Output: new axes and, for each old axis, its expression in the new ones.
+Output: new axes and the expressions over them.
 
 * split: ``i // 128`` and ``i % 128`` with i < 4096 become ``i_0`` and ``i_1`` over 32 and 128;
 * order: x axes (and r axes among themselves) by falling stride of the most important access, so the last is innermost;
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from braze.ir import Expr, IntLike, Symbol, coefficient, substitute, symbol, symbol_of, symbols
+from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, substitute, symbol, symbol_of, symbols
 from braze.ir.expr import Call
 
 from .ir import Axis
@@ -33,38 +33,31 @@ class Access:
 
 @dataclass(frozen=True)
 class Simplified:
-    """New axes, and ``env``: old axis symbol -> expression over the new axes."""
+    """New axes, and the expressions over them, in the order of the accesses."""
 
     x: tuple[Axis, ...]
     r: tuple[Axis, ...]
-    env: Env
+    exprs: tuple[IntLike, ...]
 
 
 def simplify(x: Sequence[Axis], r: Sequence[Axis], accesses: Sequence[Access], keep_r: bool) -> Simplified:
     """The simplified axes. ``keep_r``: the order of r axes is part of the meaning."""
-    env: Env = {}
     exprs = [a.expr for a in accesses]
-    xs, rs = _drop_unit(x, env), _drop_unit(r, env)
-    if env:
-        exprs = [substitute(e, env) for e in exprs]
-    xs, rs, exprs = _split_all(xs, rs, exprs, env)
+    xs, rs, exprs = _drop_unit(x, r, exprs)
+    xs, rs, exprs = _split_all(xs, rs, exprs)
     weights = [a.weight for a in accesses]
     xs = _order(xs, exprs, weights)
     if not keep_r:
         rs = _order(rs, exprs, weights)
-    xs, exprs = _merge(xs, exprs, env)
-    rs, exprs = _merge(rs, exprs, env)
+    xs, exprs = _merge(xs, exprs)
+    rs, exprs = _merge(rs, exprs)
     final: Env = {a.index: _named(f"x{k}", a) for k, a in enumerate(xs)}
     final.update({a.index: _named(f"r{k}", a) for k, a in enumerate(rs)})
-    out = {s: substitute(e, final) for s, e in env.items()}
-    for a in (*x, *r):
-        if a.index not in out:
-            out[a.index] = final[a.index]
-    return Simplified(_renamed(xs, final), _renamed(rs, final), out)
+    return Simplified(_renamed(xs, final), _renamed(rs, final), tuple([substitute(e, final) for e in exprs]))
 
 
 def _named(name: str, a: Axis) -> Expr:
-    return symbol(name, 0, a.index.hi)
+    return symbol(name, 0, a.index.hi, below=a.size)
 
 
 def _renamed(axes: Sequence[Axis], final: Env) -> tuple[Axis, ...]:
@@ -76,20 +69,13 @@ def _renamed(axes: Sequence[Axis], final: Env) -> tuple[Axis, ...]:
     return tuple(out)
 
 
-def _drop_unit(axes: Sequence[Axis], env: Env) -> list[Axis]:
-    for a in axes:
-        if a.size == 1:
-            env[a.index] = 0
-    return [a for a in axes if a.size != 1]
-
-
-def _assign(env: Env, change: Env) -> None:
-    """Compose ``change`` after what ``env`` has so far."""
-    for s, e in env.items():
-        if isinstance(e, Expr):
-            env[s] = substitute(e, change)
-    for s, e in change.items():
-        env.setdefault(s, e)
+def _drop_unit(
+    x: Sequence[Axis], r: Sequence[Axis], exprs: list[IntLike]
+) -> tuple[list[Axis], list[Axis], list[IntLike]]:
+    env: Env = {a.index: 0 for a in (*x, *r) if a.size == 1}
+    if env:
+        exprs = [substitute(e, env) for e in exprs]
+    return [a for a in x if a.size != 1], [a for a in r if a.size != 1], exprs
 
 
 def _calls(e: IntLike, out: list[Call]) -> None:
@@ -102,31 +88,26 @@ def _calls(e: IntLike, out: list[Call]) -> None:
                         _calls(x, out)
 
 
-def _cuts(exprs: Sequence[IntLike]) -> dict[Symbol, set[int]]:
-    """For each axis under a floordiv or mod by an int: the divisors, as places in the axis."""
+def _cuts(exprs: Sequence[IntLike]) -> dict[Symbol, set[IntLike]]:
+    """For each axis under a floordiv or mod: the divisors, as places in the axis."""
     calls: list[Call] = []
     for e in exprs:
         _calls(e, calls)
-    cuts: dict[Symbol, set[int]] = {}
+    cuts: dict[Symbol, set[IntLike]] = {}
     for c in calls:
-        a, k = c.args
-        unit = 1
-        inner = a
+        inner, k = c.args
+        unit: IntLike = 1
         if isinstance(inner, Expr) and len(inner.terms) == 1:
             ((mono, coef),) = inner.terms.items()
             if coef == 1 and len(mono) == 1 and isinstance(mono[0], Call) and mono[0].op == "floordiv":
-                below = mono[0].args[1]
-                if isinstance(below, int):
-                    inner, unit = mono[0].args[0], below
+                inner, unit = mono[0].args
         s = symbol_of(inner)
-        if s is not None and isinstance(k, int) and c.op in ("floordiv", "mod"):
+        if s is not None and c.op in ("floordiv", "mod"):
             cuts.setdefault(s, set()).update({unit, unit * k} - {1})
     return cuts
 
 
-def _split_all(
-    xs: list[Axis], rs: list[Axis], exprs: list[IntLike], env: Env
-) -> tuple[list[Axis], list[Axis], list[IntLike]]:
+def _split_all(xs: list[Axis], rs: list[Axis], exprs: list[IntLike]) -> tuple[list[Axis], list[Axis], list[IntLike]]:
     cuts = _cuts(exprs)
     change: Env = {}
     out: list[list[Axis]] = []
@@ -145,22 +126,26 @@ def _split_all(
         out.append(new)
     if not change:
         return xs, rs, exprs
-    _assign(env, change)
     return out[0], out[1], [substitute(e, change) for e in exprs]
 
 
-def _digits(a: Axis, cuts: set[int]) -> list[tuple[Axis, int]] | None:
+def _digits(a: Axis, cuts: set[IntLike]) -> list[tuple[Axis, IntLike]] | None:
     """The axis as mixed-radix digits with a digit boundary at each cut; None when the cuts do not divide each other."""
-    if not isinstance(a.size, int):
+    places = [c for c in cuts if c != a.size and not (isinstance(c, int) and isinstance(a.size, int) and c > a.size)]
+    chain: list[IntLike] = [1]
+    while places:
+        low = next((c for c in places if c % chain[-1] == 0 and all(d % c == 0 for d in places)), None)
+        if low is None:
+            return None
+        chain.append(low)
+        places.remove(low)
+    if len(chain) == 1 or a.size % chain[-1] != 0:
         return None
-    places = sorted(c for c in cuts if c < a.size)
-    chain = [1, *places, a.size]
-    if not places or any(b % c for c, b in zip(chain, chain[1:])):
-        return None
-    out = []
+    chain.append(a.size)
+    out: list[tuple[Axis, IntLike]] = []
     for k in range(len(chain) - 1, 0, -1):
         n = chain[k] // chain[k - 1]
-        s = symbol_of(symbol(f"{a.index.name}_{len(chain) - 1 - k}", 0, n - 1))
+        s = symbol_of(symbol(f"{a.index.name}_{len(chain) - 1 - k}", 0, max(bounds(n)[1] - 1, 0), below=n))
         assert s is not None
         out.append((Axis(s, n), chain[k - 1]))
     return out
@@ -214,18 +199,16 @@ def _before(a: list[int | None], b: list[int | None]) -> bool:
     return False
 
 
-def _merge(axes: list[Axis], exprs: list[IntLike], env: Env) -> tuple[list[Axis], list[IntLike]]:
+def _merge(axes: list[Axis], exprs: list[IntLike]) -> tuple[list[Axis], list[IntLike]]:
     out = list(axes)
     k = len(out) - 2
     while k >= 0:
         a, b = out[k], out[k + 1]
-        if isinstance(a.size, int) and isinstance(b.size, int) and all(_one_walk(e, a, b) for e in exprs):
+        if all(_one_walk(e, a, b) for e in exprs):
             n = a.size * b.size
-            m = symbol(f"{a.index.name}.{b.index.name}", 0, n - 1)
-            change: Env = {a.index: m // b.size, b.index: m % b.size}
+            m = symbol(f"{a.index.name}.{b.index.name}", 0, max(bounds(n)[1] - 1, 0), below=n)
             flat: Env = {a.index: 0, b.index: m}
             exprs = [substitute(e, flat) if _has(e, a, b) else e for e in exprs]
-            _assign(env, change)
             s = symbol_of(m)
             assert s is not None
             out[k : k + 2] = [Axis(s, n)]

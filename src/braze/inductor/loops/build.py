@@ -58,6 +58,11 @@ class Body:
         self.instrs.append(value)
         return value
 
+    def restrict(self, dims: Sequence[int]) -> None:
+        """Drop the loops over ``dims``, and what was computed inside them."""
+        self.instrs = self.instrs[-1:]
+        self.axes = tuple([0 if d in dims else e for d, e in enumerate(self.axes)])
+
     def load(self, ref: Ref, mask: Value | None = None, other: Any = 0) -> Value:
         """The element at the body's axes, as stored in memory."""
         return self.add(Load(ref.buffer, ref.index, (), mask, other))  # type: ignore[no-any-return]
@@ -186,7 +191,7 @@ class Lowering:
         self.push(body, r)
         return whole(out)
 
-    def push(self, body: Body, r: tuple[Axis, ...] = ()) -> None:
+    def push(self, body: Body, r: tuple[Axis, ...] = (), suffix: str = "") -> None:
         """Append the body as a step over its axes (those not in ``r`` are x)."""
         inner = {a.index for a in r}
         x = tuple(
@@ -194,7 +199,7 @@ class Lowering:
         )
         node = body.node
         device = next(i.buffer.type.device for i in reversed(body.instrs) if isinstance(i, Store))
-        self.steps.append(Kernel(f"k_{node.name}", x, r, body.instrs, device, ((op_name(node), node.loc),)))
+        self.steps.append(Kernel(f"k_{node.name}{suffix}", x, r, body.instrs, device, ((op_name(node), node.loc),)))
 
     def copy(self, node: Node, ref: Ref, type: TensorType) -> Ref:
         """The value copied to a buffer of this exact layout."""

@@ -68,7 +68,7 @@ def _row(i: Instr, values: dict[Any, int], buffers: dict[Buffer, int], renames: 
         if i.indirect:
             for s, _ in i.indirect:
                 if s not in renames:
-                    renames[s] = symbol(f"t{len(renames)}", s.lo, s.hi)
+                    renames[s] = symbol(f"t{len(renames)}", s.lo, s.hi, below=s.below)
             index = tuple([substitute(e, renames) for e in index])
             bound = tuple([(renames[s], values[v]) for s, v in i.indirect])
         if isinstance(i, Load):
@@ -98,24 +98,24 @@ def _flat(b: Buffer, name: str) -> Buffer:
 
 
 def _canonicalise(kernel: Kernel, buffers: list[Buffer]) -> Kernel:
-    offsets: dict[int, IntLike] = {}
+    places: list[int] = []
     accesses: list[Access] = []
+    env: dict[Symbol, IntLike] = {}
     for k, i in enumerate(kernel.body):
         if isinstance(i, (Load, Store)):
-            offsets[k] = offset_of(i.buffer.type.with_(offset=0), i.index)
-            accesses.append(Access(offsets[k], _weight(i)))
+            places.append(k)
+            accesses.append(Access(offset_of(i.buffer.type.with_(offset=0), i.index), _weight(i)))
+            for s, _ in i.indirect:
+                if s not in env:
+                    env[s] = symbol(f"t{len(env)}", s.lo, s.hi, below=s.below)
         elif isinstance(i, Index):
-            offsets[k] = i.expr
+            places.append(k)
             accesses.append(Access(i.expr, 0))
     keep_r = any(isinstance(i, Reduce) and i.kind.startswith("arg") for i in kernel.body)
     axes = simplify(kernel.x, kernel.r, accesses, keep_r)
-    env = dict(axes.env)
+    exprs = dict(zip(places, (substitute(e, env) for e in axes.exprs) if env else axes.exprs))
     flat = {b: _flat(b, f"b{k}") for k, b in enumerate(buffers)}
-    for i in kernel.body:
-        for s, _ in i.indirect if isinstance(i, (Load, Store)) else ():
-            if s not in env:
-                env[s] = symbol(f"t{len(env) - len(axes.env)}", s.lo, s.hi)
-    body = _rebuild(kernel, env, flat, offsets)
+    body = _rebuild(kernel, env, flat, exprs)
     return Kernel("kernel", axes.x, axes.r, body, kernel.device, kernel.origin)
 
 
@@ -128,8 +128,9 @@ def _weight(i: Load | Store) -> int:
 
 
 def _rebuild(
-    kernel: Kernel, env: dict[Symbol, IntLike], flat: dict[Buffer, Buffer], offsets: dict[int, IntLike]
+    kernel: Kernel, env: dict[Symbol, IntLike], flat: dict[Buffer, Buffer], exprs: dict[int, IntLike]
 ) -> list[Instr]:
+    """The body with ``exprs[k]`` as the index of instruction k."""
     new: dict[Value, Any] = {}
     body: list[Instr] = []
     for k, i in enumerate(kernel.body):
@@ -139,7 +140,7 @@ def _rebuild(
         elif isinstance(i, (Load, Store)):
             bound = tuple([(_sym(env[s]), new[v]) for s, v in i.indirect])
             mask = None if i.mask is None else new[i.mask]
-            index = (substitute(offsets[k], env),)
+            index = (exprs[k],)
             if isinstance(i, Load):
                 made = Load(flat[i.buffer], index, bound, mask, i.other)
             else:
@@ -147,7 +148,7 @@ def _rebuild(
         elif isinstance(i, Reduce):
             made = Reduce(i.kind, new[i.value], i.dtype)
         elif isinstance(i, Index):
-            made = Index(substitute(offsets[k], env), i.dtype)
+            made = Index(exprs[k], i.dtype)
         else:
             made = i
         body.append(made)

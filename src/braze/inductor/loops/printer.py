@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from braze.ir import SHORT, Expr, symbols, to_str
+from braze.ir import SHORT, symbols, to_str
 
 from .ir import (
     Compute,
@@ -71,10 +71,8 @@ class _Printer:
             if a in spelled:
                 return spelled[a]
             if hasattr(a, "args"):
-                x, y = (
-                    f"({to_str(e, atom)})" if isinstance(e, Expr) and len(e.terms) > 1 else to_str(e, atom)
-                    for e in a.args
-                )
+                x, y = (to_str(e, atom) for e in a.args)
+                x, y = (f"({t})" if " " in t or "*" in t else t for t in (x, y))
                 infix = {"floordiv": "//", "mod": "%"}.get(a.op)
                 return f"({x} {infix} {y})" if infix else f"{a.op}({x}, {y})"
             return str(a.key)

@@ -48,7 +48,7 @@ class Ref:
 @lru_cache(maxsize=65536)
 def axis_of(dim: int, size: IntLike, prefix: str = "i") -> IntLike:
     """The symbol that runs over dim ``dim``; 0 where the size is 1."""
-    return 0 if size == 1 else symbol(f"{prefix}{dim}", 0, max(bounds(size)[1] - 1, 0))
+    return 0 if size == 1 else symbol(f"{prefix}{dim}", 0, max(bounds(size)[1] - 1, 0), below=size)
 
 
 @lru_cache(maxsize=65536)

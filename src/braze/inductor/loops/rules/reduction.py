@@ -18,6 +18,7 @@ KINDS = {
     "argmax": "argmax",
     "argmin": "argmin",
 }
+_EMPTY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
 def _reduce(state: Lowering, node: Node) -> Ref:
@@ -27,7 +28,10 @@ def _reduce(state: Lowering, node: Node) -> Ref:
     value = body.wide(body.load(x))
     r = tuple([Axis(atom(body.axes[d]), x.sizes[d]) for d in dims if x.sizes[d] != 1])
     dtype = compute_dtype(node.val.dtype)
-    if r:
+    if any(a.size == 0 for a in r):
+        value, r = body.add(Const(_EMPTY[kind], dtype)), ()
+        body.restrict(dims)
+    elif r:
         value = body.add(Reduce(kind, value, dtype))
     elif kind in ("argmax", "argmin"):
         value = body.add(Const(0, dtype))

@@ -47,7 +47,7 @@ def _index_put(state: Lowering, node: Node) -> Ref:
     value = body.convert(body.load(values), out.type.dtype)
     place, bindings = subscript(state, body, x.sizes, indices)
     body.instrs.append(Store(out, tuple(place), value, "atomic_add" if accumulate else "set", bindings))
-    state.push(body)
+    state.push(body, suffix="_add" if accumulate else "_put")
     return _finish(state, node, out)
 
 
@@ -63,7 +63,7 @@ def _scatter(state: Lowering, node: Node) -> Ref:
     place[dim], bound = checked(state, body, index, list(body.axes), x.sizes[dim])
     bindings = (bound,) if bound else ()
     body.instrs.append(Store(out, tuple(place), value, "atomic_add" if accumulate else "set", bindings))
-    state.push(body)
+    state.push(body, suffix="_add" if accumulate else "_put")
     return _finish(state, node, out)
 
 
