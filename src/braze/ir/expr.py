@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Union
+from typing import Any, Union
 
 INF = 2**62  # "unbounded" for ranges; sizes beyond this do not fit in memory
 
@@ -38,12 +38,13 @@ class Atom:
 
 
 class Symbol(Atom):
-    """A named integer in the closed range [lo, hi]; ``hint`` is the value seen when it was made (sizes only)."""
+    """A named integer in the closed range [lo, hi]; ``hint`` is the value seen when it was made (sizes only);
+    ``below`` is a symbolic bound that it does not reach (loop indices only)."""
 
-    __slots__ = ("name", "hint")
+    __slots__ = ("name", "hint", "below")
 
-    def __init__(self, name: str, lo: int, hi: int, hint: int | None) -> None:
-        self.name, self.key, self.lo, self.hi, self.hint = name, name, lo, hi, hint
+    def __init__(self, name: str, lo: int, hi: int, hint: int | None, below: Expr | None = None) -> None:
+        self.name, self.key, self.lo, self.hi, self.hint, self.below = name, name, lo, hi, hint, below
         self._hash = hash((name, lo, hi))
 
 
@@ -62,8 +63,8 @@ class Call(Atom):
 
 Mono = tuple[Atom, ...]
 Terms = dict[Mono, int]
-_SYMBOLS: dict[tuple[str, int, int], Symbol] = {}
-_CALLS: dict[tuple[str, "IntLike", "IntLike"], Call] = {}
+_SYMBOLS: dict[tuple[str, int, int, Any], Symbol] = {}
+_CALLS: dict[tuple[str, IntLike, IntLike], Call] = {}
 _key: Callable[[Atom], str] = lambda a: a.key  # noqa: E731
 
 
@@ -131,11 +132,12 @@ class Expr:
 IntLike = Union[int, Expr]
 
 
-def symbol(name: str, lo: int = 0, hi: int = INF, hint: int | None = None) -> Expr:
-    """A symbolic integer in [lo, hi]. Two symbols of the same name and range are the same symbol."""
-    atom = _SYMBOLS.get((name, lo, hi))
+def symbol(name: str, lo: int = 0, hi: int = INF, hint: int | None = None, below: IntLike | None = None) -> Expr:
+    """A symbolic integer in [lo, hi] (and less than ``below``). Two symbols of one name and range are one symbol."""
+    limit = below if isinstance(below, Expr) else None
+    atom = _SYMBOLS.get((name, lo, hi, limit))
     if atom is None:
-        atom = _SYMBOLS[name, lo, hi] = Symbol(name, lo, hi, hint)
+        atom = _SYMBOLS[name, lo, hi, limit] = Symbol(name, lo, hi, hint, limit)
     elif hint is not None:
         atom.hint = hint
     return Expr({(atom,): 1})
@@ -330,12 +332,27 @@ def known_eq(a: IntLike, b: IntLike) -> bool:
 
 def known_lt(a: IntLike, b: IntLike) -> bool:
     """True where the ranges prove a < b."""
-    return bounds(a - b)[1] < 0
+    d = a - b
+    return bounds(d)[1] < 0 or (isinstance(d, Expr) and bounds(_largest(d))[1] < 0)
 
 
 def known_le(a: IntLike, b: IntLike) -> bool:
     """True where the ranges prove a <= b."""
-    return bounds(a - b)[1] <= 0
+    d = a - b
+    return bounds(d)[1] <= 0 or (isinstance(d, Expr) and bounds(_largest(d))[1] <= 0)
+
+
+def _largest(e: Expr) -> IntLike:
+    """``e`` or something larger: symbols with a symbolic bound, in terms that grow with them, at that bound."""
+    out: IntLike = 0
+    for m, c in e.terms.items():
+        term: IntLike = c
+        grows = c > 0 and all(a.lo >= 0 for a in m)
+        for a in m:
+            limit = a.below if isinstance(a, Symbol) and grows else None
+            term = term * (Expr({(a,): 1}) if limit is None else limit - 1)
+        out = out + term
+    return out
 
 
 def symbols(*exprs: IntLike) -> set[Symbol]:
