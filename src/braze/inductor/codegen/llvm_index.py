@@ -263,6 +263,19 @@ def load(b: Builder, i: Load, at: Place, lanes: Lanes, mask: V | None, vector: b
     return raw
 
 
+def keep(b: Builder, dtype: torch.dtype, at: Place, value: V) -> None:
+    """Write a value of any lane count to private memory."""
+    value = b.cast("zext", value, "i8") if dtype == torch.bool else value
+    b.emit(f"store {value.typed}, {at.base.typed}, align {dtype.itemsize}")
+
+
+def kept(b: Builder, dtype: torch.dtype, at: Place, count: int) -> V:
+    """Read back what ``keep`` wrote."""
+    elem = memory_elem(dtype)
+    raw = b.let(elem, count, f"load {vec_type(elem, count)}, {at.base.typed}, align {dtype.itemsize}")
+    return b.compare("ne", raw, b.like(raw, 0)) if dtype == torch.bool else raw
+
+
 def _safe(b: Builder) -> V:
     """Memory that may always be read: what a masked-off scalar load touches."""
     b.helpers["braze.zeros"] = "@braze.zeros = private unnamed_addr constant [16 x i8] zeroinitializer, align 16"

@@ -12,7 +12,17 @@ from . import llvm_index as ix
 from .llvm_builder import ELEM, Builder, V
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, convert, emit_compute
-from .llvm_plan import TILE, Plan, Tile, arguments, estimate, is_point, needed_in_pass, row_instrs
+from .llvm_plan import (
+    TILE,
+    Plan,
+    Tile,
+    arguments,
+    estimate,
+    is_point,
+    needed_in_pass,
+    product_of_outer,
+    row_instrs,
+)
 from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold, fold_of, merge_all
 
@@ -31,6 +41,7 @@ class Writer:
         self.levels: dict[Symbol, int] = {a.index: 1 for a in plan.units}
         self.levels.update({a.index: 2 + k for k, a in enumerate(plan.loops)})
         self.rows = list(row_instrs(plan))
+        self._number = 0  # of the pass that is being written
 
     # -- levels and scopes
 
@@ -47,6 +58,9 @@ class Writer:
         """The function's body; its arguments are named %p0.. (buffers), %s0.. (sizes), %begin, %end."""
         self.enter(0, self.rows)
         plan = self.plan
+        for n, i in enumerate(plan.stash):
+            room = self._stash_stride() * product_of_outer(plan)
+            self.b.emit(f"%stash{n} = alloca [{room} x {ix.memory_elem(i.dtype)}], align 64")  # type: ignore[union-attr]
         for n, i in enumerate(plan.tile.loads if plan.tile else ()):
             self.b.emit(f"%tile{n} = alloca [{TILE * TILE} x {ix.memory_elem(i.dtype)}], align 64")
         begin, end = V("%begin", "i64"), V("%end", "i64")
@@ -300,7 +314,7 @@ class Writer:
         folds = [fold_of(i, cascade) for i in reductions]
         outer = self.scope
         self.scope = outer.copy()
-        self._need, self._folds, self._cascade = need, folds, cascade
+        self._need, self._folds, self._cascade, self._number = need, folds, cascade, number
         start = [v for f in folds for v in (f.outer_identity(b, lanes) if cascade else f.identity(b, lanes))]
         self.enter_pass(plan.row_level)
         result = self._r_loops(first, start)
@@ -396,6 +410,32 @@ class Writer:
                 self.instr(i)
         return out
 
+    # -- values kept between passes
+
+    def _stash_stride(self) -> int:
+        """Elements between kept rows: the vector axis, padded to whole vectors."""
+        size = self.plan.vector.size if self.plan.vector else 1
+        assert isinstance(size, int)
+        return -(-size // self.plan.lanes) * self.plan.lanes
+
+    def _stash_place(self, i: Instr) -> ix.Place:
+        e: IntLike = 0
+        for axis in self.nest.r:
+            if axis is not self.plan.vector:
+                e = e * axis.size + ix.Expr({(axis.index,): 1})
+        assert self.plan.vector is not None
+        at = ix.scalar_index(self.b, e * self._stash_stride() + ix.Expr({(self.plan.vector.index,): 1}), self.scope)
+        name = f"%stash{list(self.plan.stash).index(i)}"
+        elem = ix.memory_elem(i.dtype)  # type: ignore[union-attr]
+        return ix.Place(self.b.let("ptr", 1, f"getelementptr inbounds {elem}, ptr {name}, {at.typed}"), 1, None)
+
+    def _keep(self, i: Instr) -> None:
+        """Write a value for later passes (also the lanes beyond the row's end: there is room)."""
+        ix.keep(self.b, i.dtype, self._stash_place(i), self.scope.values[i])  # type: ignore[union-attr]
+
+    def _kept(self, i: Instr) -> V:
+        return ix.kept(self.b, i.dtype, self._stash_place(i), self.lanes.count)  # type: ignore[union-attr]
+
     def _position(self) -> V:
         """The flat position over the r axes, in every lane."""
         flat: IntLike = 0
@@ -407,7 +447,9 @@ class Writer:
 
     def instr(self, i: Instr) -> None:
         """Write one instruction at the current place."""
-        if isinstance(i, Const):
+        if i in self.plan.stash and self.plan.stash[i] < self._number:
+            self.scope.values[i] = self._kept(i)
+        elif isinstance(i, Const):
             self.scope.values[i] = self._const(i)
         elif isinstance(i, Index):
             self.scope.values[i] = self._index(i)
@@ -421,6 +463,8 @@ class Writer:
             at, mask = self._place(i)
             vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode == "atomic_add")
             ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector)
+        if self.plan.stash.get(i) == self._number:
+            self._keep(i)
 
     def _const(self, i: Const) -> V:
         if i.dtype in (torch.bfloat16, torch.float16):

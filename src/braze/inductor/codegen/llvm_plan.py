@@ -75,6 +75,9 @@ class Plan:
     parallel: bool
     masked_tail: bool
     tile: Tile | None = None
+    stash: dict[Instr, int] = field(
+        default_factory=dict
+    )  # values kept for later passes, and the pass that computes each
 
     @property
     def loops(self) -> list[Axis]:
@@ -310,7 +313,9 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
     chunk = _chunk(units, vector, lanes) if vector_safe and vector else 0
     parallel = target.openmp and (bool(units) or chunk > 0) and _worth_threads(nest)
     masked = target.vector_bits == 512
-    return Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
+    plan = Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
+    plan.stash = choose_stash(plan)
+    return plan
 
 
 TILE = 16  # elements each way: a cache line of floats
@@ -356,7 +361,7 @@ def _chunk(units: list[Axis], vector: Axis, lanes: int) -> int:
 
 def needed_in_pass(plan: Plan, number: int) -> list[Instr]:
     """Point-level instructions that pass ``number`` runs, in body order: what its reductions and, in the last pass, the
-    stores read."""
+    stores read. Of a value that an earlier pass has kept, nothing but the value."""
     nest = plan.nest
     need: set[object] = set()
     for i in reversed(nest.body):
@@ -365,12 +370,66 @@ def needed_in_pass(plan: Plan, number: int) -> list[Instr]:
         )
         if root or (i in need and not isinstance(i, Reduce) and is_point(nest, i)):
             need.add(i)
-            need.update(operands(i))
+            if plan.stash.get(i, number) >= number:
+                need.update(operands(i))
     return [
         i
         for i in nest.body
         if i in need and (is_point(nest, i) or (isinstance(i, Reduce) and nest.passes[i] - 1 == number))
     ]
+
+
+STASH_BYTES = 1 << 17  # of stack for kept values
+STASH_COST = 4.0  # what storing and reloading costs, in simple operations
+
+
+def choose_stash(plan: Plan) -> dict[Instr, int]:
+    """Values worth keeping for a later pass instead of computing them again (exp in softmax, random numbers)."""
+    if plan.last_pass == 0 or not plan.in_r or plan.vector is None:
+        return {}
+    nest, kept = plan.nest, {}
+    points = product([a.size for a in nest.r])
+    if not isinstance(points, int):
+        return {}
+    first: dict[object, int] = {}
+    for number in range(plan.last_pass + 1):
+        need = needed_in_pass(plan, number)
+        for i in need:
+            for v in operands(i):
+                home = first.get(v)
+                if home is not None and home < number and first.get(i, number) == number and v not in kept:
+                    if plan.vector.index in nest.deps[v] and _cost(nest, v) > STASH_COST:  # type: ignore[index]
+                        kept[v] = home
+        for i in need:
+            first.setdefault(i, number)
+    room = STASH_BYTES // (8 * (points + 64 * product_of_outer(plan)))
+    best = sorted(kept, key=lambda v: -_cost(nest, v))[:room]  # type: ignore[arg-type]
+    return {v: kept[v] for v in best}  # type: ignore[misc]
+
+
+def product_of_outer(plan: Plan) -> int:
+    """Points of the r axes other than the vector axis."""
+    out = product([a.size for a in plan.nest.r if a is not plan.vector])
+    assert isinstance(out, int)
+    return out
+
+
+def _cost(nest: Nest, v: Instr) -> float:
+    """What computing a point-level value again costs, in simple operations."""
+    seen: set[object] = set()
+    total = 0.0
+    todo: list[Instr] = [v]
+    while todo:
+        i = todo.pop()
+        if i in seen or not is_point(nest, i):
+            continue
+        seen.add(i)
+        if isinstance(i, Compute):
+            total += 40.0 if i.fn == "philox" else 12.0 if i.fn in HEAVY else 1.0
+        elif isinstance(i, Load):
+            total += 1.0
+        todo += operands(i)  # type: ignore[arg-type]
+    return total
 
 
 def row_instrs(plan: Plan) -> Iterator[Instr]:
