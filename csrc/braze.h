@@ -49,10 +49,12 @@ typedef struct {
     int64_t *dims;        /* rank sizes, then rank strides */
 } TensorSpec;
 
-/* Byte offsets of what guards read: cdata in the Python object, the others in the TensorImpl. */
+/* Byte offsets of what guards read: cdata in the Python object, rank, meta, keys and the pointer to the autograd metadata in
+   the TensorImpl; in that of a plain tensor (by its vtable), the word with the requires_grad flag, and grad_fn. */
 typedef struct {
-    bool known;
-    Py_ssize_t cdata, rank, meta, keys;
+    bool known, autograd_known;
+    Py_ssize_t cdata, rank, meta, keys, autograd, flag, grad_fn;
+    uint64_t vtable;
     bool (*requires_grad)(const void *impl);
 } TensorLayout;
 extern TensorLayout braze_layout;

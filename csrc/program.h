@@ -83,6 +83,7 @@ typedef struct {
     int nhot, misses_in_a_row, pause; /* pause: full walks to go before a new stamp is tried */
     int64_t count_fast, count_full, count_stamps, count_careful;
     int32_t failed;               /* the instruction that failed last, or -1 */
+    int32_t careful_at;           /* the instruction that made the program careful, or -1 */
 } Program;
 
 typedef struct {

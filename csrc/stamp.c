@@ -12,7 +12,10 @@
    kept alive by the stamp. A word that fails sends the program to the full walk; when that passes, a new stamp is made. */
 #include "program.h"
 
+#include "internal/pycore_dict.h"
+
 enum { FRESH, MAYBE, CERTAIN };
+enum { AHEAD = 24 }; /* words that are prefetched ahead: their addresses are known, but scattered */
 
 struct Recorder {
     const Program *p;
@@ -68,7 +71,7 @@ static int add_word(Recorder *r, const void *address, bool version) {
     const uint64_t *at = address;
     if (!first_time(r, at)) return 0;
     Py_ssize_t room = s->words_room;
-    if (grow((void **)&s->words, &room, s->nwords, sizeof *s->words) < 0) return -1;
+    if (grow((void **)&s->words, &room, s->nwords + AHEAD, sizeof *s->words) < 0) return -1; /* room to look ahead */
     if (room != s->words_room) {
         WordInfo *infos = PyMem_Realloc(s->infos, room * sizeof *infos);
         if (infos == NULL) return -1;
@@ -97,7 +100,13 @@ static bool immutable(PyObject *o) {
 
 static inline bool singleton(PyObject *o) { return o == Py_None || PyBool_Check(o) || o == Py_Ellipsis; }
 
+/* Whether a dict's version is not to be relied on: it changes often, or (3.13) attributes that are stored in the values
+   inside an object do not count in the version of its dict. */
 static bool is_hot(const Program *p, PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+    const PyDictValues *values = ((PyDictObject *)dict)->ma_values;
+    if (values != NULL && values->embedded) return true;
+#endif
     for (int i = 0; i < p->nhot; i++)
         if (p->hot[i] == dict) return p->hot_count[i] >= 2;
     return false;
@@ -191,6 +200,19 @@ static int record_tensor(Recorder *r, const Ins *p, PyObject *o) {
     return 0;
 }
 
+/* Whether a pinned tensor requires grad, as words where its autograd metadata are plain, else as a question (PART_GRAD). */
+static int record_grad(Recorder *r, const Ins *p, PyObject *o) {
+    const TensorLayout *l = &braze_layout;
+    const char *impl = braze_impl(o), *autograd = *(const char *const *)(impl + l->autograd);
+    bool plain = l->autograd_known && (autograd == NULL || *(const uint64_t *)autograd == l->vtable);
+    bool by_grad_fn = plain && autograd != NULL && *(const uint64_t *)(autograd + l->grad_fn) != 0;
+    if (!plain || by_grad_fn) return add_part(r, PART_GRAD, r->ins, 0);
+    if (add_word(r, impl + l->autograd, false) < 0) return -1;
+    if (autograd == NULL) return 0;
+    if (!p->spec->requires_grad && add_word(r, autograd + l->grad_fn, false) < 0) return -1;
+    return add_word(r, autograd + l->flag, false);
+}
+
 static int record_length(Recorder *r, PyObject *o, int pin) {
     if (PyDict_Check(o)) {
         Via via = {.kind = VIA_DICT, .object = o, .dict = o};
@@ -247,8 +269,7 @@ static int record_check(Recorder *r, Walk *w, const Ins *p) {
     }
     if (result == -1) return -1;
     if (result == -2) return add_part(r, PART_RUN, r->ins, 0);
-    /* requires_grad is behind a pointer: asked each time */
-    return p->op == OP_TENSOR ? add_part(r, PART_GRAD, r->ins, 0) : 0;
+    return p->op == OP_TENSOR ? record_grad(r, p, w->regs[p->src]) : 0;
 }
 
 Recorder *braze_record_begin(Walk *w) {
@@ -292,8 +313,10 @@ void braze_record_end(Recorder *r, Walk *w, bool keep) {
 /* ---- running ---- */
 
 static inline Py_ssize_t first_difference(const Word *words, Py_ssize_t a, Py_ssize_t b) {
-    for (Py_ssize_t i = a; i < b; i++)
+    for (Py_ssize_t i = a; i < b; i++) {
+        __builtin_prefetch(words[i + AHEAD].at);
         if (*words[i].at != words[i].value) return i;
+    }
     return -1;
 }
 

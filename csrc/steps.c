@@ -162,6 +162,17 @@ static bool is_plain_tensor(PyObject *o) {
     return (PyObject *)Py_TYPE(o) == tensor || (PyObject *)Py_TYPE(o) == parameter;
 }
 
+/* x.__dict__: the object's own dict, where the class does not say otherwise. */
+static int own_dict(Walk *w, const Ins *p, PyObject *o, PyObject *descriptor) {
+    PyObject **slot = Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) ? _PyObject_GetDictPtr(o) : NULL;
+    if (slot == NULL || *slot == NULL) {
+        PyErr_Clear();
+        return NEEDS_CARE;
+    }
+    w->via = (Via){.kind = VIA_FIELD, .object = o, .field = slot, .type = Py_TYPE(o)};
+    return put(w, p, *slot);
+}
+
 static int step_attr(Walk *w, const Ins *p, PyObject *o) {
     PyTypeObject *type = Py_TYPE(o);
     if (w->careful) return put_new(w, p, PyObject_GetAttr(o, p->obj));
@@ -175,7 +186,7 @@ static int step_attr(Walk *w, const Ins *p, PyObject *o) {
     if (get != NULL && Py_TYPE(descriptor)->tp_descr_set != NULL) { /* a data descriptor comes first */
         if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return member_field(w, p, o, descriptor);
         if (Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && is_plain_tensor(o)) return put_new(w, p, get(descriptor, o, (PyObject *)type));
-        return NEEDS_CARE;
+        return PyUnicode_CompareWithASCIIString(p->obj, "__dict__") ? NEEDS_CARE : own_dict(w, p, o, descriptor);
     }
     PyObject *value = instance_get(w, o, p->obj, p->hash);
     w->via.type = type; /* a descriptor put on the class later would win */

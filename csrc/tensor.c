@@ -195,6 +195,20 @@ static PyObject *m_set_layout(PyObject *m, PyObject *args) {
     return PyBool_FromLong(braze_layout.known);
 }
 
+/* set_autograd_layout(autograd, flag, grad_fn, vtable); set_autograd_layout() forgets them */
+static PyObject *m_set_autograd_layout(PyObject *m, PyObject *args) {
+    (void)m;
+    Py_ssize_t autograd = -1, flag = -1, grad_fn = -1;
+    unsigned long long vtable = 0;
+    if (!PyArg_ParseTuple(args, "|nnnK", &autograd, &flag, &grad_fn, &vtable)) return NULL;
+    braze_layout.autograd = autograd;
+    braze_layout.flag = flag;
+    braze_layout.grad_fn = grad_fn;
+    braze_layout.vtable = vtable;
+    braze_layout.autograd_known = autograd > 0 && flag > 0 && grad_fn > 0 && vtable != 0;
+    return PyBool_FromLong(braze_layout.autograd_known);
+}
+
 static PyObject *m_tensor_meta(PyObject *m, PyObject *tensor) {
     (void)m;
     if (!braze_layout.known) Py_RETURN_NONE;
@@ -205,6 +219,7 @@ static PyMethodDef functions[] = {
     {"bind_torch", m_bind_torch, METH_VARARGS, "bind_torch(libc10, libtorch_cpu): look up torch's functions by symbol."},
     {"torch_state", m_torch_state, METH_NOARGS, "The state that guards compare, as bytes, or None if it is not bound."},
     {"set_layout", m_set_layout, METH_VARARGS, "set_layout(cdata, rank, meta, keys): where tensors keep their metadata."},
+    {"set_autograd_layout", m_set_autograd_layout, METH_VARARGS, "set_autograd_layout(autograd, flag, grad_fn, vtable)."},
     {"tensor_meta", m_tensor_meta, METH_O, "The dtype and device of a tensor as one number, or None. Takes tensors only."},
     {NULL, NULL, 0, NULL},
 };

@@ -12,6 +12,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -101,6 +102,48 @@ def _fits(layout: Layout) -> bool:
     return True
 
 
+def _measure_autograd() -> tuple[int, int, int, int] | None:
+    """(pointer to the autograd metadata in the TensorImpl; in them: word with the flag, grad_fn; vtable)."""
+    size = getattr(ctypes.CDLL(None), "malloc_usable_size", None)
+    if size is None:
+        return None
+    size.argtypes, size.restype = [ctypes.c_void_p], ctypes.c_size_t
+    leaf, other, plain = torch.empty(1, requires_grad=True), torch.empty(2, requires_grad=True), torch.empty(1)
+    result = leaf * 2
+    at = [
+        i
+        for i in range(_WORDS)
+        if _words(plain._cdata, _WORDS)[i] == 0 and _same_vtable([leaf, other, result], i, size)
+    ]
+    if len(at) != 1:
+        return None
+
+    def metadata(t: torch.Tensor) -> list[int]:
+        address = _words(t._cdata, _WORDS)[at[0]]
+        return _words(address, size(address) // 8)
+
+    grad_fn = [i for i, (a, b) in enumerate(zip(metadata(result), metadata(leaf))) if a and not b]
+    states = []
+    for on in (True, False, True, False):
+        leaf.requires_grad_(on)
+        states.append(metadata(leaf))
+    flag = [i for i, s in enumerate(zip(*states)) if s[0] == s[2] != s[1] == s[3] and s[0] ^ s[1] in _BYTE_FLAGS]
+    if len(flag) != 1 or not grad_fn:
+        return None
+    return 8 * at[0], 8 * flag[0], 8 * grad_fn[0], metadata(other)[0]
+
+
+_BYTE_FLAGS = frozenset(1 << 8 * i for i in range(8))  # what one bool among eight bytes changes
+
+
+def _same_vtable(tensors: list[torch.Tensor], word: int, size: Any) -> bool:
+    """Whether the word of each tensor is a pointer to an object of one class."""
+    pointers = [_words(t._cdata, _WORDS)[word] for t in tensors]
+    if len(set(pointers)) < len(pointers) or not all(p and p % 16 == 0 for p in pointers):
+        return False
+    return all(size(p) >= 64 for p in pointers) and len({_words(p, 1)[0] for p in pointers}) == 1
+
+
 @functools.cache
 def bind() -> bool:
     """Bind once; True if tensors are read natively."""
@@ -109,6 +152,9 @@ def bind() -> bool:
     layout = _measure() if requires_grad else None
     if layout is None or not _fits(layout):
         return False
+    autograd = _measure_autograd()
+    if autograd is not None:
+        _C.set_autograd_layout(*autograd)
     return bool(_C.set_layout(layout.cdata, layout.rank, layout.meta, layout.keys))
 
 
