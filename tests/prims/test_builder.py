@@ -59,3 +59,13 @@ def test_numbers_alone_are_refused() -> None:
     _, b, _ = start()
     with pytest.raises(AssertionError):
         b.add(1, 2)
+
+
+def test_views_and_conversions_collapse() -> None:
+    _, b, (x,) = start(tensor_type((2, 3, 4), torch.bfloat16))
+    assert b.reshape(b.reshape(x, (6, 4)), (2, 3, 4)) is x
+    assert b.reshape(b.reshape(x, (6, 4)), (24,)).args[0] is x
+    assert b.permute(b.permute(x, (1, 2, 0)), (2, 0, 1)) is x
+    assert b.convert(b.convert(x, torch.float32), torch.bfloat16) is x
+    wide = b.exp(b.convert(x, torch.float32))
+    assert b.convert(b.convert(wide, torch.bfloat16), torch.float32) is not wide  # the rounding stays

@@ -36,6 +36,17 @@ _FULL, _CLONE, _CONVERT, _WHERE = (PRIMS[n] for n in ("full", "clone", "convert"
 _EXPAND, _PERMUTE, _RESHAPE, _SLICE = (PRIMS[n] for n in ("expand", "permute", "reshape", "slice"))
 _aten = torch.ops.aten
 _OPMATH = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+_LOSSLESS = {
+    (a, b)
+    for wide in (
+        (torch.float16, torch.float32, torch.float64),
+        (torch.bfloat16, torch.float32, torch.float64),
+        (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64),
+        (torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+    for i, a in enumerate(wide)
+    for b in wide[i + 1 :]
+}
 
 
 def is_tensor(x: Any) -> bool:
@@ -144,6 +155,8 @@ class Builder:
         if x.target is _FULL:
             value = torch.tensor(x.args[1], dtype=x.val.dtype).to(dtype).item()
             return self.call(_FULL, x.args[0], value, dtype, x.val.device)
+        if x.target is _CONVERT and dtype == x.args[0].val.dtype and (dtype, x.val.dtype) in _LOSSLESS:
+            return x.args[0]
         key = (_CONVERT, x, dtype)
         node = self._seen.get(key)
         if node is None:
@@ -188,6 +201,8 @@ class Builder:
     def reshape(self, x: Node, sizes: Ints) -> Node:
         """The same elements in row-major order (no -1)."""
         sizes = tuple(sizes)
+        while x.val.sizes != sizes and x.target is _RESHAPE:
+            x = x.args[0]
         if x.val.sizes == sizes:
             return x
         if x.target is _FULL:
@@ -198,6 +213,9 @@ class Builder:
         """Result dim i is dim dims[i] of x; negative dims count from the end."""
         r = x.val.rank
         dims = tuple(d % r for d in dims)
+        if x.target is _PERMUTE:
+            x, inner = x.args
+            dims = tuple(inner[d] for d in dims)
         if dims == tuple(range(r)):
             return x
         if x.target is _FULL:

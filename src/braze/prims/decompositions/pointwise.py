@@ -10,7 +10,7 @@ import torch
 
 from braze.ir import Node
 
-from ..builder import Builder, is_tensor
+from ..builder import Builder, is_tensor, opmath, rounded
 from ..elementwise import DTYPES, FLOATS, INTS
 from ..prim import PRIMS, Prim
 from ..registry import decomposes, register
@@ -132,16 +132,33 @@ def mul(b: Builder, self: Any, other: Any) -> Any:
     if b.out.dtype == BOOL:
         return binary(b, PRIMS["bitwise_and"], x, y, BOOL)
     x, y = b.promoted(x, y, dtype=b.out.dtype)
-    if type(y) in (int, float) and y == 1 and x.val.sizes == b.out.sizes:
-        return x
+    if type(y) in (int, float):
+        return scaled(b, x, y)
     return b.mul(x, y)
+
+
+def _is_mask(x: Node) -> bool:
+    return x.target is PRIMS["convert"] and x.args[0].val.dtype == BOOL
+
+
+def scaled(b: Builder, x: Node, factor: float) -> Node:
+    """x * factor; of a mask (0 or 1) the choice between 0 and the factor, which is exact."""
+    if factor == 1:
+        return x
+    if _is_mask(x) and x.val.dtype in FLOATS and 0 < factor < math.inf:
+        kept = b.full((), factor, x.val.dtype, x.val.device)
+        return b.where(x.args[0], kept, 0.0)
+    return b.mul(x, factor)
 
 
 @decomposes("div.Tensor div.Scalar true_divide.Tensor")
 def div(b: Builder, self: Any, other: Any) -> Any:
+    """Division by a number is a product with its inverse where that is exact, and on CUDA, where ATen does so too."""
     x, y = b.promoted(*_tensors(b, self, other), dtype=b.out.dtype)
-    if type(y) in (int, float) and y == 1 and x.val.sizes == b.out.sizes:
-        return x
+    if type(y) in (int, float) and y != 0:
+        inverse = rounded(1.0 / rounded(y, opmath(b.out.dtype)), opmath(b.out.dtype))
+        if x.val.device.type == "cuda" or abs(math.frexp(y)[0]) == 0.5 and 2.0**-60 < abs(y) < 2.0**60 or _is_mask(x):
+            return scaled(b, x, inverse)
     return b.div(x, y)
 
 

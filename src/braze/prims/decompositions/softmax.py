@@ -33,13 +33,15 @@ def softmax(b: Builder, self: Node, dim: int, half_to_float: bool = False) -> No
 
 @decomposes("_safe_softmax")
 def safe_softmax(b: Builder, self: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    """Rows of -inf only give zeros."""
+    """Rows of -inf only give zeros: they are shifted by 0 and divided by 1."""
     x = b.compute(b.convert(self, b.out.dtype))
     if _is_empty(self):
         return b.full_like(b.out, 0)
     dims = normal_dims(dim, self.val.rank)
-    masked = b.reduce("all", b.eq(x, -math.inf), dims, keepdim=True)
-    return b.where(masked, 0.0, softmax(b, x, dim))
+    most = b.reduce("amax", x, dims, keepdim=True)
+    masked = b.eq(most, -math.inf)
+    e = b.exp(b.sub(x, b.where(masked, 0.0, most)))
+    return b.div(e, b.where(masked, 1.0, b.sum(e, dims, keepdim=True)))
 
 
 @decomposes("_log_softmax")
