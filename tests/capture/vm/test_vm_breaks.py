@@ -316,8 +316,7 @@ def test_frame_without_tensors_is_skipped():
 
 def test_error_of_the_program_is_eagers_own():
     def f(x):
-        y = x + 1
-        return torch.nn.functional.linear(y, torch.ones(5, 7))
+        return torch.nn.functional.linear(x + 1, torch.ones(5, 7))
 
     check(f, X, breaks=None)
 
@@ -334,8 +333,8 @@ def test_exception_leaves_the_frame():
 
 def test_exception_inside_an_except_block():
     def f(x):
-        y = x + 1
         try:
+            x.add(1)
             raise KeyError("a")
         except KeyError as e:
             raise ValueError("b") from e

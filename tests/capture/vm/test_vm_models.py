@@ -218,10 +218,10 @@ def seconds_of_capture(layers: int) -> float:
     config = pytest.importorskip("transformers").BertConfig(**{**SIZES, "num_hidden_layers": layers})
     model = model(config)
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         slots = (model, (IDS,), {})
         out = capture_frame(call.__code__, call, slots, compile_graph=lambda *a: None, fullgraph=True)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
         assert isinstance(out, Captured)
     return best
 

@@ -1,5 +1,6 @@
 """Python semantics: each function gives what eager gives, in one graph. PYTEST_DONT_REWRITE (asserts in the cases)."""
 
+# ruff: noqa: UP031, UP032, B018, B009, E501
 from __future__ import annotations
 
 import collections
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-
 from vm_harness import check
 
 CASES: list[Any] = []

@@ -395,7 +395,7 @@ def super_get(vm: Tracer, obj: SuperValue, name: str) -> Value:
     for base in mro[mro.index(obj.after) + 1 :]:
         if name in base.__dict__:
             found = _Found(base.__dict__[name], base)
-            if isinstance(obj.obj, ClassValue):
+            if isinstance(obj.obj, ClassValue) and obj.owner is obj.obj.raw:
                 if name == "__new__" and isinstance(found.raw, staticmethod):
                     return vm.wrap_static(found.raw.__func__)
                 return _class_bind(vm, found, obj.obj.raw, name)

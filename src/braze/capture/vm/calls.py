@@ -10,6 +10,7 @@ import torch
 
 from .attributes import find, guard_class
 from .frame import Frame
+from .handlers.markers import is_disabled
 from .registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handler_of, is_pure, is_torch_c, is_torch_leaf
 from .signals import NotConst, unsupported
 from .values.base import Value
@@ -47,6 +48,8 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
         if not f.guarded and not f.called:
             f.called = True
             vm.guards.function(f.source, raw)
+        if raw.__dict__ and is_disabled(raw):
+            unsupported(f"{raw.__qualname__}(), which is marked with torch.compiler.disable")
     return inline(vm, f, args, kwargs)
 
 
@@ -92,7 +95,10 @@ def bind_arguments(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str,
             wrong_call(vm, code, f"got multiple values for argument {k!r}")
         slots[i] = v
     if len(args) > n and not flags & 0x04:
-        wrong_call(vm, code, f"takes {n} positional argument{'s' * (n != 1)} but {len(args)} were given")
+        fewest = n - len(f.defaults(vm))
+        takes = f"takes {n}" if fewest == n else f"takes from {fewest} to {n}"
+        given = f"{len(args)} {'was' if len(args) == 1 else 'were'} given"
+        wrong_call(vm, code, f"{takes} positional argument{'s' * (n != 1)} but {given}")
     if None in slots:
         _fill_defaults(vm, f, slots)
     if flags & 0x04:

@@ -43,7 +43,7 @@ class Op:
 class Code:
     """A decoded code object. ``handlers[i]`` is (target, depth, lasti) of instruction i, or None."""
 
-    __slots__ = ("code", "bytecode", "ops", "handlers", "slots", "nlocals", "names", "consts", "user")
+    __slots__ = ("code", "bytecode", "ops", "handlers", "slots", "nlocals", "consts", "user", "locs")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -77,6 +77,7 @@ class Code:
             for i in range(where[r.start], where[r.end]):
                 self.handlers[i] = entry
         self.consts: dict[int, Any] = {}
+        self.locs: dict[int | None, Any] = {}  # line -> Loc
         self.user: bool | None = None  # whether the code is the user's, not torch's; found on demand
 
 
@@ -97,14 +98,14 @@ def _unknown(frame: Frame, op: Op) -> None:
     unsupported(f"the bytecode instruction {op.name}")
 
 
-_DECODED: dict[CodeType, Code] = {}
+_DECODED: dict[int, Code] = {}  # by id: hashing a code object walks all of it
 
 
 def decode(code: CodeType) -> Code:
     """The decoded code, kept for later captures (at most a few thousand)."""
-    found = _DECODED.get(code)
-    if found is None or found.code is not code:
+    found = _DECODED.get(id(code))
+    if found is None:
         if len(_DECODED) > 4096:
             _DECODED.clear()
-        found = _DECODED[code] = Code(code)
+        found = _DECODED[id(code)] = Code(code)  # which keeps the code alive, hence the id its own
     return found

@@ -114,6 +114,7 @@ class _Pass:
         if self.value is not None and not vm.graph.calls:
             return Skip("no tensor operations")
         vm.guard_mutated_inputs()
+        vm.guard_written_objects()
         if self.value is not None:
             return finish_return(vm, self.code, self.value, compile_graph)
         reason = self.plan.reason

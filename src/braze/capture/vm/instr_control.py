@@ -29,34 +29,44 @@ class PreviousException(Value):
 
 # ---- jumps
 
+MAX_JUMPS = 100_000  # backwards, in one capture: loops are unrolled
+
+
+def _go(f: Frame, target: int) -> None:
+    if target < f.pc:
+        f.vm.backward_jumps += 1
+        if f.vm.backward_jumps > MAX_JUMPS:
+            unsupported("a loop of too many steps", "it would be unrolled; keep it outside of the compiled function")
+    f.pc = target
+
 
 @op("JUMP", "JUMP_NO_INTERRUPT")
 def jump(f: Frame, o: Op) -> None:
-    f.pc = o.arg
+    _go(f, o.arg)
 
 
 @op("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(f: Frame, o: Op) -> None:
     if f.stack.pop().truth(f.vm):
-        f.pc = o.arg
+        _go(f, o.arg)
 
 
 @op("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(f: Frame, o: Op) -> None:
     if not f.stack.pop().truth(f.vm):
-        f.pc = o.arg
+        _go(f, o.arg)
 
 
 @op("POP_JUMP_IF_NONE")
 def pop_jump_if_none(f: Frame, o: Op) -> None:
     if f.vm.identical(f.stack.pop(), NONE):
-        f.pc = o.arg
+        _go(f, o.arg)
 
 
 @op("POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(f: Frame, o: Op) -> None:
     if not f.vm.identical(f.stack.pop(), NONE):
-        f.pc = o.arg
+        _go(f, o.arg)
 
 
 @op("JUMP_IF_TRUE_OR_POP")

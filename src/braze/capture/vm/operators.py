@@ -13,6 +13,7 @@ from .attributes import find
 from .registry import handler_of
 from .signals import NotConst, unsupported
 from .values.base import Const, Value, boolean
+from .values.functions import MethodValue
 from .values.mappings import DictValue, DictView, SetValue
 from .values.objects import ObjectValue
 from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
@@ -235,6 +236,9 @@ def compare(vm: Tracer, op: str, a: Value, b: Value) -> Value:
             unsupported(f"{op} of a tensor and a {b.pytype(vm).__name__}")
     if isinstance(a, Const) and isinstance(b, Const):
         return vm.fold(COMPARE[op], [a, b])
+    if isinstance(a, MethodValue) and isinstance(b, MethodValue) and op in ("==", "!="):
+        same = vm.identical(a.func, b.func) and vm.identical(a.owner, b.owner)
+        return boolean(same == (op == "=="))
     if isinstance(a, SequenceValue) and isinstance(b, SequenceValue) and _same_kind(a, b):
         return _compare_sequences(vm, op, a, b)
     if isinstance(a, SliceValue) and b.is_const() or isinstance(b, SliceValue) and a.is_const():

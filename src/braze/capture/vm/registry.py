@@ -15,8 +15,10 @@ from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
     FunctionType,
+    GenericAlias,
     MethodDescriptorType,
     ModuleType,
+    UnionType,
     WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any
@@ -98,7 +100,7 @@ def handler_of(function: Any) -> Handler | None:
 
 # ---- modules and static objects
 
-STATIC_TYPES = (
+STATIC_TYPES: tuple[type, ...] = (
     FunctionType,
     BuiltinFunctionType,
     MethodDescriptorType,
@@ -108,10 +110,20 @@ STATIC_TYPES = (
     type,
     enum.Enum,
     type(functools.lru_cache(lambda: None)),
+    UnionType,
+    GenericAlias,
     torch.dtype,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
+
+
+def add_static(*classes: type) -> None:
+    """Instances of these classes are static, too."""
+    global STATIC_TYPES
+    STATIC_TYPES = (*STATIC_TYPES, *classes)
+
+
 _TRUSTED = frozenset(
     {"torch", "torchvision", "numpy", "typing_extensions", *sys.stdlib_module_names} - {"__main__", "os"}
 )
@@ -166,7 +178,7 @@ def is_torch_c(function: Any) -> bool:
     return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 
 
-PURE_TYPES: frozenset[type] = frozenset(
+PURE_TYPES: set[type] = set(
     {int, float, bool, complex, str, bytes, tuple, frozenset, range, slice, type(None), type(Ellipsis)}
     | {torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, object}
 )

@@ -112,6 +112,9 @@ def continuation(code: CodeType, index: int, stack: Sequence[str], names: Sequen
     found = _CACHE.get(key)
     if found is not None:
         return found
+    if len(_CACHE) > 4096:
+        _CACHE.clear()
+        _ORIGINS.clear()
     b = instructions_of(code)
     _unique_names(b)
     keep = reachable(b, item_of(b, index))

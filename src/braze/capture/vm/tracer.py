@@ -23,7 +23,8 @@ from .handlers import builtin, collection, objects, tensors
 from .modes import Modes
 from .signals import Break
 from .values.base import Value
-from .values.mappings import DictValue, InstanceDict
+from .values.functions import CellValue
+from .values.mappings import DictValue, InstanceDict, MemberDict
 from .values.modules import GLOBAL_HOOKS, HOOKS
 from .values.sequences import TupleValue
 from .values.tensor import TensorValue
@@ -38,7 +39,6 @@ class Plan:
     raised_at: int = -1
 
 
-_LOCS: dict[tuple[CodeType, int | None], Loc] = {}
 _LIBRARY = ("torch/", "braze/")
 
 
@@ -63,6 +63,7 @@ class Tracer:
         self.static_cache: dict[int, Value] = {}
         self.class_cache: dict[tuple[type, str], Any] = {}
         self.keep: list[Any] = []  # so that ids stay valid
+        self.backward_jumps = 0
         self.mode_calls: list[Any] = []  # after a break: calls that set the modes in force there
         self._hooks_guarded = False
 
@@ -180,6 +181,23 @@ class Tracer:
             alike = [v for v in self.inputs if str(v.node(self).val.with_(requires_grad=False)) in mutated]
             self.guards.distinct([v.source for v in alike if v.source is not None])
 
+    def guard_written_objects(self) -> None:
+        """Where an existing object is written, no other one that the trace read may be the same."""
+        written: dict[type, None] = {}
+        for v in self.effects.touched:
+            v = v.owner if isinstance(v, InstanceDict) else v
+            if v.source is not None and not isinstance(v, (MemberDict, CellValue)):
+                written[v.pytype(self)] = None
+        if not written:
+            return
+        for cls in written:
+            alike = [
+                v
+                for v in self.by_id.values()
+                if v.source is not None and not isinstance(v, (InstanceDict, MemberDict)) and v.pytype(self) is cls
+            ]
+            self.guards.distinct([v.source for v in alike if v.source is not None])
+
     def loc(self) -> Loc | None:
         """The user's line that runs now: of the innermost frame that is not torch's own."""
         for f in reversed(self.frames):
@@ -192,13 +210,10 @@ class Tracer:
 
 
 def _loc(f: Frame) -> Loc:
-    key = (f.code.code, f.line)
-    found = _LOCS.get(key)
+    found: Loc | None = f.code.locs.get(f.line)
     if found is None:
-        if len(_LOCS) > 20_000:
-            _LOCS.clear()
         file, line = f.code.code.co_filename, f.line or 0
-        found = _LOCS[key] = Loc(file, line, linecache.getline(file, line).strip())
+        found = f.code.locs[f.line] = Loc(file, line, linecache.getline(file, line).strip())
     return found
 
 

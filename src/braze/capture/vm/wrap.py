@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
+import typing
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import (
@@ -12,10 +13,12 @@ from types import (
     CellType,
     ClassMethodDescriptorType,
     FunctionType,
+    GenericAlias,
     MappingProxyType,
     MethodDescriptorType,
     MethodType,
     ModuleType,
+    UnionType,
     WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any
@@ -251,6 +254,9 @@ def wrap_frozen(vm: Tracer, raw: Any, label: str) -> Value:
     return wrap(vm, raw, Frozen(raw, label))
 
 
+_TYPING = tuple({type(typing.Any), type(typing.Union), type(typing.Union[int, str]), typing.TypeVar})  # noqa: UP007
+
+
 def _by_base(raw: Any) -> Wrapper:
     for base, maker in _BASES:
         if isinstance(raw, base):
@@ -301,6 +307,7 @@ _BASES: list[tuple[Any, Wrapper]] = [
     (torch.Tensor, _tensor),
     (ModuleType, _pymodule),
     (enum.Enum, _const),
+    ((UnionType, GenericAlias, *_TYPING), _const),
     (tuple, _user_tuple),
     ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), lambda vm, raw, source: BuiltinValue(raw, source)),
     (BaseException, _exception),

@@ -3,6 +3,6 @@
 Importing this package fills the tables of :mod:`..registry`.
 """
 
-from . import builtin, collection, container, library, objects, tensors, torch_state
+from . import builtin, collection, container, iteration, library, numeric, objects, tensors, torch_state
 
-__all__ = ["builtin", "collection", "container", "library", "objects", "tensors", "torch_state"]
+__all__ = ["builtin", "collection", "container", "iteration", "library", "numeric", "objects", "tensors", "torch_state"]

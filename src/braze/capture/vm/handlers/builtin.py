@@ -19,7 +19,7 @@ from ..values.base import NONE, Const, Value, boolean
 from ..values.functions import SuperValue
 from ..values.iterators import CallIterator, ItemsIterator, LazyIterator, RangeIterator
 from ..values.mappings import DictValue, DictView, SetValue
-from ..values.objects import ObjectValue
+from ..values.objects import ExceptionValue, ObjectValue
 from ..values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from ..values.statics import ClassValue
 from ..values.tensor import TensorValue
@@ -395,6 +395,9 @@ def convert_value(vm: Tracer, v: Value, how: int) -> Value:
             return vm.call_special(v, n, [])
         if found is not None and found.owner is not object:
             break
+    if isinstance(v, ExceptionValue) and how == 2:
+        texts = [vm.convert_value(a, 2).as_const(vm) for a in v.args]
+        return Const(f"{cls.__name__}({', '.join(texts)})")
     if issubclass(cls, BaseException) and hasattr(v, "args") and how == 1:
         args = v.args
         return (
@@ -412,14 +415,14 @@ def format_value(vm: Tracer, v: Value, how: int, spec: Value | None) -> Value:
     if how:
         v = vm.convert_value(v, how)
     text = spec.as_const(vm) if spec is not None else ""
+    own = find(vm, v.pytype(vm), "__format__")
+    if own is not None and isinstance(own.raw, FunctionType):
+        return vm.call_special(v, "__format__", [Const(text)])
     try:
         return vm.fold(lambda x: format(x, text), [v])
     except NotConst:
         if not text:
             return vm.convert_value(v, 1)
-        found = find(vm, v.pytype(vm), "__format__")
-        if found is not None and isinstance(found.raw, FunctionType):
-            return vm.call_special(v, "__format__", [Const(text)])
         unsupported(f"formatting a {v.pytype(vm).__name__}")
 
 
@@ -485,7 +488,9 @@ def abs_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(hash)
 def hash_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = find(vm, args[0].pytype(vm), "__hash__")
-    if not args[0].is_const() and found is not None and isinstance(found.raw, FunctionType):
+    if found is None or found.raw is None:
+        vm.raise_(TypeError, f"unhashable type: {args[0].pytype(vm).__name__!r}")
+    if not args[0].is_const() and isinstance(found.raw, FunctionType):
         return vm.call_special(args[0], "__hash__", [])
     return vm.fold(hash, args)
 

@@ -14,19 +14,19 @@ import random
 import sys
 import threading
 import time
+import types
 import warnings
 import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import BINDERS, find
-from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, class_method, handles, pure, simple
+from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handles, pure, simple
 from ..signals import unsupported
 from ..values.base import NONE, Const, Value
-from ..values.functions import GetterValue, MethodValue, PartialValue
-from ..values.iterators import ItemsIterator, LazyIterator
+from ..values.functions import GetterValue, MadeFunction, MethodValue, PartialValue
 from ..values.mappings import DictValue, SetValue
-from ..values.objects import ObjectValue
+from ..values.objects import ExceptionValue, ObjectValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.statics import BuiltinValue, FunctionValue
 
@@ -55,6 +55,23 @@ def warn(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def log(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     vm.effects.defer(logging.Logger._log, args, kwargs)
     return NONE
+
+
+@handles(logging.getLogger)
+def get_logger(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raw = logging.getLogger(*(a.as_const(vm) for a in args), **{k: v.as_const(vm) for k, v in kwargs.items()})
+    return vm.wrap(raw, vm.sources.const(raw, f"logger {raw.name}"))
+
+
+@handles(types.SimpleNamespace)
+def simple_namespace(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    out = ObjectValue(types.SimpleNamespace)
+    attrs = out.own_attrs(vm)
+    assert attrs is not None
+    for a in args:
+        vm.update_dict(attrs, a)
+    attrs.known.update(kwargs)
+    return out
 
 
 @functools.cache
@@ -146,161 +163,6 @@ def _getter(cls: type) -> Any:
 
 for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
     HANDLERS[_cls] = _getter(_cls)
-
-
-# ---- itertools
-
-
-@handles(itertools.chain)
-def chain(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _chain(iter(args), list(args))
-
-
-@class_method(itertools.chain.from_iterable)
-def chain_from_iterable(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    it = args[1].iterate(vm)
-
-    def each() -> Any:
-        while (x := it.next(vm)) is not None:
-            yield x
-
-    return _chain(each(), [])
-
-
-def _chain(sources: Any, over: list[Value]) -> Value:
-    current: list[Value] = []
-
-    def step(vm: Tracer) -> Value | None:
-        while True:
-            if not current:
-                source = next(sources, None)
-                if source is None:
-                    return None
-                current.append(source.iterate(vm))
-            v = current[0].next(vm)
-            if v is not None:
-                return v
-            current.clear()
-
-    return LazyIterator(itertools.chain, step, over)
-
-
-@handles(itertools.count)
-def count(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    state = [args[0] if args else kwargs.get("start", Const(0))]
-    by = args[1] if len(args) > 1 else kwargs.get("step", Const(1))
-
-    def step(vm: Tracer) -> Value | None:
-        out = state[0]
-        state[0] = vm.binary("+", out, by)
-        return out
-
-    return LazyIterator(itertools.count, step, [])
-
-
-@handles(itertools.repeat)
-def repeat(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    times = args[1] if len(args) > 1 else kwargs.get("times")
-    if times is not None:
-        return ItemsIterator([args[0]] * max(vm.as_index(times), 0), itertools.repeat)
-    return LazyIterator(itertools.repeat, lambda vm: args[0], [args[0]], itertools.repeat)
-
-
-@handles(itertools.islice)
-def islice(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    it = args[0].iterate(vm)
-    bounds = [a.as_const(vm) for a in args[1:]]
-    picked = iter(itertools.islice(itertools.count(), *bounds))
-    at = [0]
-
-    def step(vm: Tracer) -> Value | None:
-        want = next(picked, None)
-        if want is None:
-            return None
-        while True:
-            v = it.next(vm)
-            if v is None:
-                return None
-            at[0] += 1
-            if at[0] - 1 == want:
-                return v
-
-    return LazyIterator(itertools.islice, step, [])
-
-
-@handles(itertools.accumulate)
-def accumulate(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    items = vm.unpack(args[0])
-    func = args[1] if len(args) > 1 else kwargs.get("func", NONE)
-    initial = kwargs.get("initial", NONE)
-    if initial is not NONE:
-        items.insert(0, initial)
-    out = items[:1]
-    for x in items[1:]:
-        out.append(vm.binary("+", out[-1], x) if func is NONE else func.call(vm, [out[-1], x], {}))
-    return ItemsIterator(out, itertools.accumulate)
-
-
-def _combinations(function: Any) -> Any:
-    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        lists = [vm.unpack(a) for a in args] if function is itertools.product else [vm.unpack(args[0])]
-        rest = [] if function is itertools.product else [a.as_const(vm) for a in args[1:]]
-        options = {k: v.as_const(vm) for k, v in kwargs.items()}
-        return ItemsIterator([TupleValue(x) for x in function(*lists, *rest, **options)], function)
-
-    return handler
-
-
-for _f in (itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
-    HANDLERS[_f] = _combinations(_f)
-if hasattr(itertools, "pairwise"):
-
-    @simple(itertools.pairwise)
-    def pairwise(vm: Tracer, v: Value) -> Value:
-        items = vm.unpack(v)
-        return ItemsIterator([TupleValue(p) for p in zip(items, items[1:])], itertools.pairwise)
-
-
-@handles(itertools.zip_longest)
-def zip_longest(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    lists = [vm.unpack(a) for a in args]
-    fill = kwargs.get("fillvalue", NONE)
-    return ItemsIterator([TupleValue(p) for p in itertools.zip_longest(*lists, fillvalue=fill)], itertools.zip_longest)
-
-
-@handles(itertools.starmap)
-def starmap(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    func, it = args[0], args[1].iterate(vm)
-
-    def step(vm: Tracer) -> Value | None:
-        v = it.next(vm)
-        return None if v is None else func.call(vm, vm.unpack(v), {})
-
-    return LazyIterator(itertools.starmap, step, [func, it], itertools.starmap)
-
-
-@handles(itertools.takewhile)
-def takewhile(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    func, it = args[0], args[1].iterate(vm)
-    done = [False]
-
-    def step(vm: Tracer) -> Value | None:
-        v = None if done[0] else it.next(vm)
-        if v is None or not func.call(vm, [v], {}).truth(vm):
-            done[0] = True
-            return None
-        return v
-
-    return LazyIterator(itertools.takewhile, step, [func, it], None)
-
-
-@handles(itertools.dropwhile)
-def dropwhile(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    items = vm.unpack(args[1])
-    i = 0
-    while i < len(items) and args[0].call(vm, [items[i]], {}).truth(vm):
-        i += 1
-    return ItemsIterator(items[i:], itertools.dropwhile)
 
 
 # ---- contextvars
@@ -408,7 +270,44 @@ def copy_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     unsupported(f"copy.copy() of a {v.pytype(vm).__name__}")
 
 
-BREAKS[copy.deepcopy] = ("copy.deepcopy()", "copy outside of the compiled function")
+@handles(copy.deepcopy)
+def deepcopy(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _deepcopy(vm, args[0], {})
+
+
+def _deepcopy(vm: Tracer, v: Value, memo: dict[Value, Value]) -> Value:
+    if v in memo:
+        return memo[v]
+    if v.is_const() or isinstance(v, (FunctionValue, MadeFunction)):
+        return v
+    if isinstance(v, TupleValue):
+        return TupleValue([_deepcopy(vm, x, memo) for x in v.items(vm)], v.cls)
+    if type(v) is ListValue and v.cls is list:
+        out = memo[v] = ListValue([])
+        out.edit(vm).extend([_deepcopy(vm, x, memo) for x in v.items(vm)])
+        return out
+    if isinstance(v, DictValue):
+        new = memo[v] = DictValue({}, v.cls)
+        new.factory = v.factory
+        for k, x in v.items(vm):
+            new.store(vm, k, _deepcopy(vm, x, memo))
+        return new
+    if isinstance(v, SetValue):
+        return SetValue(v.keys(vm), v.cls)
+    special = ("__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+    if isinstance(v, ObjectValue) and v.payload is None and not v.slots and not isinstance(v, ExceptionValue):
+        found = [find(vm, v.cls, name) for name in special]
+        attrs = v.own_attrs(vm)
+        if all(f is None or f.owner is object for f in found) and attrs is not None:
+            obj = memo[v] = ObjectValue(v.cls)
+            mine = obj.own_attrs(vm)
+            assert mine is not None
+            for k, x in attrs.items(vm):
+                mine.store(vm, k, _deepcopy(vm, x, memo))
+            return obj
+    unsupported(f"copy.deepcopy() of a {v.pytype(vm).__name__}", "copy outside of the compiled function")
+
+
 _Lock, _RLock = type(threading.Lock()), type(threading.RLock())
 
 

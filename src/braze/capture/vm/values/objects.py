@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ..tracer import Tracer
 
 
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
+
+
 class ObjectValue(Value):
     """An instance of ``cls``.
 
@@ -89,7 +92,8 @@ class ObjectValue(Value):
             else:
                 rb.later(lambda: rb.do(set.update, [self, rb.vm.new_tuple(payload.parts(rb.vm))]))
         else:
-            rb.remember(self, lambda: rb.call_with(object.__new__, [Const(cls)]))
+            base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP)
+            rb.remember(self, lambda: rb.call_with(base.__new__, [Const(cls)]))
         for k, v in self.slots.items():
             if v is not None:
                 rb.later(lambda k=k, v=v: rb.do(object.__setattr__, [self, Const(k), v]))  # type: ignore[misc]
