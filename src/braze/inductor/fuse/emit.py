@@ -39,10 +39,15 @@ class Emitter:
         got = self._seen.get(key)
         if got is None:
             got = self._seen[key] = make()
-            self.body.append(got)  # type: ignore[arg-type]
+            self.body.append(got)
         return got
 
     def const(self, value: Any, dtype: torch.dtype) -> Value:
+        """A literal; 16-bit ones are converted f32."""
+        if dtype in NARROW:
+            return self.compute("convert", (self.const(value, torch.float32),), dtype, ())
+        if dtype.is_floating_point:
+            value = float(value)
         return self._shared(("const", repr(value), dtype), lambda: Const(value, dtype))  # type: ignore[no-any-return]
 
     def op_value(self, op: Op) -> Value:
@@ -59,8 +64,8 @@ class Emitter:
                 return self.const(other, b.type.dtype)
             mask = None
         if b not in self.inline:
-            key = (b, place, bound, mask, repr(other))
-            return self._shared(key, lambda: Load(b, place, bound, mask, other))  # type: ignore[no-any-return]
+            load = (b, place, bound, mask, repr(other))
+            return self._shared(load, lambda: Load(b, place, bound, mask, other))  # type: ignore[no-any-return]
         key = (b, place, bound, mask)
         got = self._values.get(key)
         if got is None:
@@ -155,7 +160,7 @@ class Emitter:
             term: Value | None = None
             for a in mono:
                 if a in bound:
-                    v = bound[a]  # type: ignore[index]
+                    v = bound[a]
                 elif isinstance(a, Symbol):
                     v = self.index(Expr({(a,): 1}), torch.int64, ())
                 else:
@@ -176,7 +181,7 @@ class Emitter:
     ) -> Value:
         fold = FOLDS.get(fn)
         if fold is not None:
-            got = fold(self, args, dtype)
+            got: Value | None = fold(self, args, dtype)
             if got is not None:
                 return got
         return self._shared((fn, args, dtype, attrs), lambda: Compute(fn, args, dtype, attrs))  # type: ignore[no-any-return]

@@ -149,7 +149,7 @@ def covers(env: Env, axes: Sizes, known: Sizes) -> frozenset[Symbol] | None:
             return None
         for s, e in zip(axes, (env[a] for a in axes)):
             other = symbol_of(e)
-            if other not in known or known[other] != axes[s]:
+            if other is None or known.get(other) != axes[s]:
                 return None
         return frozenset(s for s in plain if s is not None)
     return _covers_digits(env, axes, known)

@@ -7,6 +7,7 @@ kernel.  A chunk count that does not divide the axis masks the last chunk.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -75,18 +76,16 @@ def _after_reduction(kernel: Kernel) -> set[Any]:
 def _choose(kernel: Kernel, want: int) -> tuple[Axis | None, int]:
     """The r axis to cut, the one that walks memory in the largest steps, and the number of chunks."""
     load = next((i for i in kernel.body if isinstance(i, Load) and not i.indirect and len(i.index) > 0), None)
-    total = 1
-    for a in kernel.r:
-        if not isinstance(a.size, int):
-            return None, 0
-        total *= a.size
+    sizes = {a: a.size for a in kernel.r if isinstance(a.size, int)}
+    if len(sizes) < len(kernel.r):
+        return None, 0
+    total = math.prod(sizes.values())
     want = min(want, max(total // MIN_CHUNK, 1))
     axes = sorted(kernel.r, key=lambda a: -_step(load, a)) if load is not None else list(kernel.r)
-    best = max(axes[:2], key=lambda a: min(a.size, want), default=None)  # type: ignore[type-var]
-    if best is None or want < 2:
+    best = max(axes[:2], key=lambda a: min(sizes[a], want))
+    if want < 2:
         return None, 0
-    n = best.size
-    assert isinstance(n, int)
+    n = sizes[best]
     want = min(want, n)
     exact = [k for k in range(want, max(want // 2, 1), -1) if n % k == 0]
     return (best, exact[0]) if exact else (best, want)

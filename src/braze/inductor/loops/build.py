@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from braze.errors import Unsupported
-from braze.ir import Expr, Graph, IntLike, Node, TensorType, contiguous_strides, tensor_type
+from braze.ir import Expr, Graph, IntLike, Node, TensorType, bounds, contiguous_strides, tensor_type
 
 from .ir import Axis, Buffer, Compute, Const, Extern, Index, Instr, Kernel, Load, Store, Strided, Value
-from .ref import Ref, Sizes, as_strided, atom, axes_of, same_layout, whole
+from .ref import VIEWS, Ref, Sizes, as_strided, atom, axes_of, same_layout, whole
 
 NARROW = frozenset((torch.float16, torch.bfloat16))
+DTYPES = NARROW | {torch.float32, torch.float64, torch.bool, torch.uint8}
+DTYPES |= {torch.int8, torch.int16, torch.int32, torch.int64}
+"""What kernels compute with. Values of other dtypes are only moved, by vendor calls."""
 Rule = Callable[["Lowering", Node], Any]
 
 
@@ -32,12 +35,12 @@ def dense(type: TensorType) -> bool:
         return True
     step: IntLike = 1
     dims = [d for d, n in enumerate(type.sizes) if n != 1]
-    if not all(isinstance(type.strides[d], int) for d in dims):
-        return False
-    for d in sorted(dims, key=lambda d: type.strides[d]):
-        if type.strides[d] != step:
+    while dims:
+        inner = next((d for d in dims if type.strides[d] == step), None)
+        if inner is None:
             return False
-        step = step * type.sizes[d]
+        step = step * type.sizes[inner]
+        dims.remove(inner)
     return True
 
 
@@ -65,7 +68,13 @@ class Body:
 
     def load(self, ref: Ref, mask: Value | None = None, other: Any = 0) -> Value:
         """The element at the body's axes, as stored in memory."""
+        self.check(ref.buffer.type.dtype)
         return self.add(Load(ref.buffer, ref.index, (), mask, other))  # type: ignore[no-any-return]
+
+    def check(self, dtype: torch.dtype) -> None:
+        """Unsupported for a dtype that kernels do not take."""
+        if dtype not in DTYPES:
+            raise Unsupported(f"{dtype} in {op_name(self.node)}", str(self.node.loc or ""))
 
     def wide(self, value: Value) -> Value:
         """A 16-bit float as f32; anything else unchanged."""
@@ -184,6 +193,7 @@ class Lowering:
     ) -> Ref:
         """Finish a kernel that stores ``value`` to a fresh buffer at ``index`` (default: the body's axes)."""
         node = body.node
+        body.check(type.dtype)
         out = self.buffer(name or node.name, fresh_type(type))
         if value.dtype != type.dtype:
             value = body.convert(value, type.dtype)
@@ -203,6 +213,8 @@ class Lowering:
 
     def copy(self, node: Node, ref: Ref, type: TensorType) -> Ref:
         """The value copied to a buffer of this exact layout."""
+        if type.dtype not in DTYPES:
+            return self.vendor_copy(node, ref, type)
         key = (ref.buffer, ref.index, ref.sizes, type.strides)
         out = self._realised.get(key)
         if out is None:
@@ -213,6 +225,20 @@ class Lowering:
             self.push(body)
             out = self._realised[key] = whole(b)
         return out
+
+    def vendor_copy(self, node: Node, ref: Ref, type: TensorType) -> Ref:
+        """The value copied by ATen into the layout of ``type`` (contiguous where that has gaps)."""
+        seen = as_strided(ref)
+        if seen is None:
+            raise self.unsupported(node, f"a copy of a flipped or divided view of {type.dtype}")
+        strides = fresh_type(type).strides
+        order = sorted(range(len(strides)), key=lambda d: -bounds(strides[d])[1])
+        sizes = tuple([seen.sizes[d] for d in order])
+        view = Strided(seen.buffer, sizes, tuple([seen.strides[d] for d in order]), seen.offset)
+        b = self.buffer(self.name(node.name), TensorType(sizes, contiguous_strides(sizes), type.dtype, type.device))
+        kwargs = {"memory_format": torch.contiguous_format}
+        self.steps.append(Extern(torch.ops.aten.clone.default, (view,), kwargs, (b,), ((op_name(node), node.loc),)))
+        return VIEWS["permute"](whole(b), [order.index(d) for d in range(len(order))])
 
     def strided(self, node: Node, ref: Ref, val: TensorType) -> Strided:
         """The value as an as_strided view with exactly ``val``'s strides, copied first where it is not one."""

@@ -49,7 +49,7 @@ def eval_expr(e: IntLike, env: Mapping[Symbol, Any]) -> Any:
 
 
 def _philox(key: torch.Tensor, offset: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    key, offset, index = torch.broadcast_tensors(key, offset, index)
+    key, offset = key.expand_as(index), offset.expand_as(index)
     block = index // 4
     counter = (block & _LOW, (block >> 32) & _LOW, offset & _LOW, (offset >> 32) & _LOW)
     words = torch.stack(philox_words((key & _LOW, (key >> 32) & _LOW), counter), -1)
@@ -242,7 +242,9 @@ def _new(b: Buffer, program: Program, memory: Mapping[Buffer, torch.Tensor], siz
         return allocate(b.type, sizes)
     shape, strides = [evaluate(n, sizes) for n in b.type.sizes], [evaluate(n, sizes) for n in b.type.strides]
     storage = memory[old].untyped_storage()
-    return torch.empty(0, dtype=b.type.dtype, device=b.type.device).set_(storage, 0, shape, strides)  # type: ignore[call-overload,no-any-return]
+    out = torch.empty(0, dtype=b.type.dtype, device=b.type.device)
+    out.set_(storage, 0, shape, strides)
+    return out
 
 
 def run_extern(step: Extern, memory: dict[Buffer, torch.Tensor], leaf: Callable[[Any], Any]) -> None:

@@ -92,8 +92,8 @@ class _Kernel:
             assert i.mode in ("set", "atomic_add"), self.fail(i, f"mode {i.mode}")
             self.stored.setdefault(i.buffer, []).append(i)
         else:
-            for s in self.stored.get(i.buffer, ()):
-                assert s.index == i.index, self.fail(i, "reads at another place what the kernel writes")
+            for store in self.stored.get(i.buffer, ()):
+                assert store.index == i.index, self.fail(i, "reads at another place what the kernel writes")
 
     def compute(self, i: Compute) -> None:
         dtypes = [a.dtype for a in i.args]

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from braze.ir import IntLike, Node, Symbol
+from braze.ir import IntLike, Node, Symbol, TensorType, contiguous_strides
 
-from ..build import Body, Lowering, Rule, compute_dtype, op_name
+from ..build import DTYPES, Body, Lowering, Rule, compute_dtype, op_name
 from ..ir import Extern, Load, Value
 from ..ref import Ref, atom, axes_of, axis_of, remap, whole
 
@@ -40,6 +40,8 @@ def _pad(state: Lowering, node: Node) -> Ref:
 def _cat(state: Lowering, node: Node) -> Ref:
     """One kernel that selects among masked loads. ``fuse`` splits it by piece where the result is stored."""
     pieces, dim = [state.ref(n) for n in node.args[0]], node.args[1]
+    if node.val.dtype not in DTYPES:
+        return _vendor_cat(state, node)
     pieces = [p for p in pieces if p.sizes[dim] != 0] or pieces[:1]
     body = Body(node, node.val.sizes)
     if len(pieces) == 1:
@@ -63,6 +65,15 @@ def _cat(state: Lowering, node: Node) -> Ref:
         out = value
     assert out is not None
     return state.kernel(body, out, node.val)
+
+
+def _vendor_cat(state: Lowering, node: Node) -> Ref:
+    parts = [state.strided(node, state.ref(n), n.val) for n in node.args[0]]
+    t = node.val
+    out = state.buffer(node.name, TensorType(t.sizes, contiguous_strides(t.sizes), t.dtype, t.device))
+    origin = ((op_name(node), node.loc),)
+    state.steps.append(Extern(torch.ops.aten.cat.default, (parts, node.args[1]), {}, (out,), origin))
+    return whole(out)
 
 
 def checked(
