@@ -186,3 +186,14 @@ def test_as_strided_reads_storage_order() -> None:
     lowered(lambda x: aten.as_strided.default(aten.relu.default(x.t()), [3, 2], [6, 2], 1) + 1, x)
     with pytest.raises(Unsupported, match="all of its storage"):
         record_and_decompose(lambda x: aten.as_strided.default(x[::2], [3, 2], [6, 2], 1), x)
+
+
+def test_a_cpu_scalar_joins_another_device() -> None:
+    g = Graph()
+    x, s = g.input("x", tensor_type((3,), device="cuda")), g.input("s", tensor_type((), torch.float64))
+    calls = [g.call(op, a, val=x.val) for op, a in ((aten.add.Tensor, (x, s)), (aten.mul.Tensor, (s, x)))]
+    calls.append(g.call(aten.addcmul.default, (x, x, s), val=x.val))
+    g.outputs = tuple(calls)
+    for n in decompose(g).calls:
+        if isinstance(n.target, Prim) and n.target.name in ("add", "mul"):
+            assert all(a.val.device.type == "cuda" for a in n.args)

@@ -94,27 +94,29 @@ class Builder:
     def elementwise(self, prim: Prim, operands: Sequence[Operand]) -> Node:
         """The primitive on the broadcast operands, which must agree in dtype."""
         sizes: Any = None
+        device: Any = None
         plain = True
         folded: list[Operand] = []
         for x in operands:
             if isinstance(x, Node):
                 s = x.val.sizes
                 if sizes is None:
-                    sizes = s
-                elif s != sizes:
+                    sizes, device = s, x.val.device
+                elif s != sizes or x.val.device != device:
                     plain = False
                 if x.target is _FULL:
                     plain = False
             folded.append(x)
         if not plain:
             sizes = broadcast_sizes(tuple(x.val.sizes for x in operands if isinstance(x, Node)))
-            folded = [self._fold(x, sizes) for x in folded]
+            device = _device(operands)
+            folded = [self._fold(x, sizes, device) for x in folded]
             if prim is _WHERE and not isinstance(folded[0], Node):
-                return self._as_tensor(folded[1] if folded[0] else folded[2], operands[1:], sizes)
+                return self._as_tensor(folded[1] if folded[0] else folded[2], operands[1:], sizes, device)
             if not any(isinstance(x, Node) for x in folded):
-                return self._evaluate(prim, operands, sizes)
+                return self._evaluate(prim, operands, sizes, device)
             if prim is _WHERE and not (isinstance(folded[1], Node) or isinstance(folded[2], Node)):
-                folded[1] = self._as_tensor(folded[1], operands[1:], sizes, expand=True)
+                folded[1] = self._as_tensor(folded[1], operands[1:], sizes, device)
         key = (prim, *[x if isinstance(x, Node) else _key(x) for x in folded])
         node = self._seen.get(key)
         if node is None:
@@ -122,25 +124,26 @@ class Builder:
             node = self._seen[key] = self.graph.call(prim, tuple(folded), val=val)
         return node
 
-    def _fold(self, x: Operand, sizes: Ints) -> Operand:
-        """A ``full`` as its number, another tensor expanded to ``sizes``."""
+    def _fold(self, x: Operand, sizes: Ints, device: torch.device) -> Operand:
+        """A ``full`` as its number, another tensor on the device and expanded to ``sizes``."""
         if not isinstance(x, Node):
             return x
-        return x.args[1] if x.target is _FULL else self.expand(x, sizes)
+        if x.target is _FULL:
+            return x.args[1]
+        return self.expand(x if x.val.device == device else self.to_device(x, device), sizes)
 
-    def _as_tensor(self, x: Operand, peers: Sequence[Operand], sizes: Ints, expand: bool = False) -> Node:
-        """The number x as a tensor of the sizes, dtype and device of its peers."""
+    def _as_tensor(self, x: Operand, peers: Sequence[Operand], sizes: Ints, device: torch.device) -> Node:
+        """The number x as a tensor of the sizes and dtype of its peers."""
         if isinstance(x, Node):
             return x
-        t = next(p.val for p in peers if isinstance(p, Node))
-        return self.call(_FULL, tuple(sizes), x, t.dtype, t.device)
+        dtype = next(p.val.dtype for p in peers if isinstance(p, Node))
+        return self.call(_FULL, tuple(sizes), x, dtype, device)
 
-    def _evaluate(self, prim: Prim, operands: Sequence[Operand], sizes: Ints) -> Node:
+    def _evaluate(self, prim: Prim, operands: Sequence[Operand], sizes: Ints, device: torch.device) -> Node:
         """A primitive of ``full`` tensors and numbers only: a ``full``."""
-        first = next(x for x in operands if isinstance(x, Node))
         args = [torch.tensor(x.args[1], dtype=x.val.dtype) if isinstance(x, Node) else x for x in operands]
         out = prim.reference(*args)
-        return self.call(_FULL, tuple(sizes), out.item(), out.dtype, first.val.device)
+        return self.call(_FULL, tuple(sizes), out.item(), out.dtype, device)
 
     # -- dtypes -----------------------------------------------------------------------------------------------------
 
@@ -304,6 +307,15 @@ class Builder:
     def mean(self, x: Node, dims: Dims, keepdim: bool = False) -> Node:
         """Mean in x's dtype (convert 16-bit floats first)."""
         return self.div(self.sum(x, dims, keepdim), count(x.val.sizes, dims))
+
+
+def _device(operands: Sequence[Operand]) -> torch.device:
+    """Where ATen computes: a 0-dim CPU tensor joins the others."""
+    tensors = [x.val for x in operands if isinstance(x, Node)]
+    for t in tensors:
+        if t.rank or t.device.type != "cpu":
+            return t.device  # type: ignore[no-any-return]
+    return tensors[0].device  # type: ignore[no-any-return]
 
 
 def count(sizes: Ints, dims: Dims) -> IntLike:

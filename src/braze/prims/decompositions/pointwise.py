@@ -10,7 +10,7 @@ import torch
 
 from braze.ir import Node
 
-from ..builder import Builder, is_tensor, opmath, rounded
+from ..builder import Builder, opmath, rounded
 from ..elementwise import DTYPES, FLOATS, INTS
 from ..prim import PRIMS, Prim
 from ..registry import decomposes, register
@@ -26,24 +26,16 @@ def binary(b: Builder, prim: Prim, x: Any, y: Any, dtype: torch.dtype) -> Node:
 
 def _to_result(prim: Prim) -> Row:
     """Operands converted to the dtype of the result."""
-    return lambda b, x, y: binary(b, prim, *_tensors(b, x, y), b.out.dtype)
+    return lambda b, x, y: binary(b, prim, x, y, b.out.dtype)
 
 
 def _to_common(prim: Prim) -> Row:
     """Operands converted to their common dtype."""
 
     def row(b: Builder, x: Any, y: Any) -> Node:
-        return binary(b, prim, *_tensors(b, x, y), b.common(x, y))
+        return binary(b, prim, x, y, b.common(x, y))
 
     return row
-
-
-def _tensors(b: Builder, x: Any, y: Any) -> tuple[Any, Any]:
-    """0-dim tensors of another device brought to the result's."""
-    want = b.out.device
-    return tuple(  # type: ignore[return-value]
-        b.to_device(t, want) if is_tensor(t) and t.val.device != want else t for t in (x, y)
-    )
 
 
 def _float_unary(prim: Prim) -> Row:
@@ -97,7 +89,7 @@ def _scaled(b: Builder, x: Any, alpha: Any) -> Any:
 
 @decomposes("add.Tensor add.Scalar")
 def add(b: Builder, self: Any, other: Any, alpha: Any = 1) -> Node:
-    x, y = _tensors(b, self, other)
+    x, y = self, other
     if b.out.dtype == BOOL:
         return binary(b, PRIMS["bitwise_or"], x, y, BOOL) if alpha else b.convert(self, BOOL)
     x, y = b.promoted(x, y, dtype=b.out.dtype)
@@ -110,7 +102,7 @@ def add(b: Builder, self: Any, other: Any, alpha: Any = 1) -> Node:
 
 @decomposes("sub.Tensor sub.Scalar")
 def sub(b: Builder, self: Any, other: Any, alpha: Any = 1) -> Node:
-    x, y = b.promoted(*_tensors(b, self, other), dtype=b.out.dtype)
+    x, y = b.promoted(self, other, dtype=b.out.dtype)
     if alpha == 1:
         return b.sub(x, y)
     if not isinstance(y, Node):
@@ -120,7 +112,7 @@ def sub(b: Builder, self: Any, other: Any, alpha: Any = 1) -> Node:
 
 @decomposes("rsub.Tensor rsub.Scalar")
 def rsub(b: Builder, self: Node, other: Any, alpha: Any = 1) -> Node:
-    x, y = b.promoted(*_tensors(b, self, other), dtype=b.out.dtype)
+    x, y = b.promoted(self, other, dtype=b.out.dtype)
     if alpha == 1:
         return b.sub(y, x)
     return b.sub(b.compute(y), _scaled(b, b.compute(x), alpha))
@@ -128,7 +120,7 @@ def rsub(b: Builder, self: Node, other: Any, alpha: Any = 1) -> Node:
 
 @decomposes("mul.Tensor mul.Scalar")
 def mul(b: Builder, self: Any, other: Any) -> Any:
-    x, y = _tensors(b, self, other)
+    x, y = self, other
     if b.out.dtype == BOOL:
         return binary(b, PRIMS["bitwise_and"], x, y, BOOL)
     x, y = b.promoted(x, y, dtype=b.out.dtype)
@@ -154,7 +146,7 @@ def scaled(b: Builder, x: Node, factor: float) -> Node:
 @decomposes("div.Tensor div.Scalar true_divide.Tensor")
 def div(b: Builder, self: Any, other: Any) -> Any:
     """Division by a number is a product with its inverse where that is exact, and on CUDA, where ATen does so too."""
-    x, y = b.promoted(*_tensors(b, self, other), dtype=b.out.dtype)
+    x, y = b.promoted(self, other, dtype=b.out.dtype)
     if type(y) in (int, float) and y != 0:
         inverse = rounded(1.0 / rounded(y, opmath(b.out.dtype)), opmath(b.out.dtype))
         if x.val.device.type == "cuda" or abs(math.frexp(y)[0]) == 0.5 and 2.0**-60 < abs(y) < 2.0**60 or _is_mask(x):
@@ -167,7 +159,7 @@ def div_mode(b: Builder, self: Any, other: Any, rounding_mode: str | None = None
     if rounding_mode is None:
         return div(b, self, other)
     d = b.out.dtype
-    x, y = b.promoted(*_tensors(b, self, other), dtype=d)
+    x, y = b.promoted(self, other, dtype=d)
     if rounding_mode == "floor":
         return b.floor_div(x, y)
     if d in INTS:
@@ -254,13 +246,13 @@ def logical_xor(b: Builder, self: Node, other: Node) -> Node:
 
 @decomposes("where.self")
 def where(b: Builder, condition: Node, self: Any, other: Any) -> Node:
-    x, y = b.promoted(*_tensors(b, self, other), dtype=b.out.dtype)
-    return b.where(b.truth(_tensors(b, condition, None)[0]), x, y)
+    x, y = b.promoted(self, other, dtype=b.out.dtype)
+    return b.where(b.truth(condition), x, y)
 
 
 @decomposes("masked_fill.Scalar masked_fill.Tensor")
 def masked_fill(b: Builder, self: Node, mask: Node, value: Any) -> Node:
-    return b.where(mask, b.convert(_tensors(b, value, None)[0], self.val.dtype), self)
+    return b.where(mask, b.convert(value, self.val.dtype), self)
 
 
 def maximum_of(b: Builder, x: Any, y: Any, dtype: torch.dtype, largest: bool = True) -> Node:
@@ -272,18 +264,18 @@ def maximum_of(b: Builder, x: Any, y: Any, dtype: torch.dtype, largest: bool = T
 
 @decomposes("maximum")
 def maximum(b: Builder, self: Node, other: Node) -> Node:
-    return maximum_of(b, *_tensors(b, self, other), b.out.dtype)
+    return maximum_of(b, self, other, b.out.dtype)
 
 
 @decomposes("minimum")
 def minimum(b: Builder, self: Node, other: Node) -> Node:
-    return maximum_of(b, *_tensors(b, self, other), b.out.dtype, False)
+    return maximum_of(b, self, other, b.out.dtype, False)
 
 
 def _ignoring_nan(largest: bool) -> Row:
     def row(b: Builder, self: Node, other: Node) -> Node:
         d = b.out.dtype
-        x, y = b.promoted(*_tensors(b, self, other), dtype=d)
+        x, y = b.promoted(self, other, dtype=d)
         best = maximum_of(b, x, y, d, largest)
         return b.where(b.isnan(x), y, b.where(b.isnan(y), x, best)) if d in FLOATS else best
 
@@ -299,9 +291,9 @@ def clamp(b: Builder, self: Node, min: Any = None, max: Any = None) -> Any:
     d = b.out.dtype
     x = b.convert(self, d)
     if min is not None:
-        x = maximum_of(b, x, _tensors(b, min, None)[0], d)
+        x = maximum_of(b, x, min, d)
     if max is not None:
-        x = maximum_of(b, x, _tensors(b, max, None)[0], d, False)
+        x = maximum_of(b, x, max, d, False)
     return x
 
 
@@ -361,7 +353,7 @@ def pow_scalar(b: Builder, self: Node, exponent: Any) -> Node:
 
 @decomposes("pow.Tensor_Tensor pow.Scalar")
 def pow_tensor(b: Builder, self: Any, exponent: Node) -> Node:
-    return binary(b, PRIMS["pow"], *_tensors(b, self, exponent), b.out.dtype)
+    return binary(b, PRIMS["pow"], self, exponent, b.out.dtype)
 
 
 @decomposes("ldexp.Tensor")
