@@ -270,6 +270,37 @@ def class_argument(x, c):
     return x + (1 if c is int else 2), isinstance(1, c)
 
 
+def count(x, c):
+    c.n += 1
+    c.total = c.total * 2 + c.n
+    return x + 1
+
+
+def collect(x, c):
+    c.log.append(x.shape[0])
+    c.log += [x]
+    c.last["k"] = 1
+    return x + 1
+
+
+def presence(x, c):
+    return x + 1 if hasattr(c, "flag") else x - 1
+
+
+CASES += [
+    pytest.param(
+        count, [(X, Config(n=0, total=1)), (X, Config(n=5, total=9)), (X, Config(n=1.5, total=1))], (1,), id="count"
+    ),
+    pytest.param(
+        collect,
+        [(X, Config(log=[], last={})), (X, Config(log=[1, 2], last={"k": 3})), (X, Config(log=(), last={}))],
+        (1,),
+        id="collect",
+    ),
+    pytest.param(presence, [(X, Config(flag=1)), (X, Config()), (X, Config(flag=2))], (2,), id="presence"),
+]
+
+
 def run(f: FunctionType, out: Captured, args: tuple[Any, ...]) -> Any:
     """The compiled version's result, or None where a guard fails; both guard evaluators must agree."""
     frame = FrameValues(f, args)

@@ -12,7 +12,7 @@ import torch
 from .attributes import find
 from .registry import handler_of
 from .signals import NotConst, unsupported
-from .values.base import Const, Value, boolean
+from .values.base import Const, Derived, Value, boolean
 from .values.functions import MethodValue
 from .values.mappings import DictValue, DictView, SetValue
 from .values.objects import ObjectValue
@@ -64,6 +64,8 @@ COMPARE: dict[str, Any] = {
 }
 _COMPARE_NAMES = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 _REFLECTED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
+_NUMBERS = (int, float)
+_TOTAL = frozenset(("+", "-", "*", "+=", "-=", "*="))  # never raise on numbers
 _UNARY: dict[str, Any] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 _UNARY_NAMES = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
@@ -77,6 +79,11 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value:
             if isinstance(a, TensorValue) and not isinstance(b, ObjectValue):
                 unsupported(f"{op} of a tensor and a {b.pytype(vm).__name__}")
     elif a.is_const() and b.is_const():
+        if isinstance(a, Const) and isinstance(b, Const) and not (a.guarded and b.guarded) and op in _TOTAL:
+            if type(a.raw) in _NUMBERS and type(b.raw) in _NUMBERS:
+                a.pytype(vm)
+                b.pytype(vm)
+                return Derived(FUNCTIONS[op](a.raw, b.raw), FUNCTIONS[op], [a, b])
         return vm.fold(FUNCTIONS[op], [a, b])
     else:
         handler = _CONTAINERS.get((type(a), op.rstrip("=")))
@@ -138,8 +145,7 @@ def unary(vm: Tracer, op: str, a: Value) -> Value:
 def _concat(vm: Tracer, a: SequenceValue, b: Value, op: str) -> Value | None:
     if isinstance(a, ListValue):
         if op == "+=":
-            items = vm.unpack(b)
-            a.edit(vm).extend(items)
+            a.extend(vm, vm.unpack(b))
             return a
         if isinstance(b, ListValue):
             return ListValue([*a.items(vm), *b.items(vm)])

@@ -15,7 +15,7 @@ from braze.ir import Node
 
 from .guarding import Frozen
 from .signals import unsupported
-from .values.base import NULL, Const, Value
+from .values.base import NULL, Const, Derived, Value
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ class Rebuilder:
     # -- second pass: code ----
     def materialise(self, v: Value) -> None:
         """Make the object now and keep it in a local, unless it is a constant of the code."""
-        if v in self._memo or v is NULL or isinstance(v, Constant) or isinstance(v, Const) and v.source is None:
+        if v in self._memo or v is NULL or isinstance(v, Constant):
+            return
+        if isinstance(v, Const) and v.source is None and not isinstance(v, Derived):
             return
         self._push(v)
         self._store(v)

@@ -36,26 +36,14 @@ def as_sequence(vm: Tracer, v: Value) -> SequenceValue:
 
 @simple(list.append, deque.append)
 def append(vm: Tracer, v: Value, item: Value) -> Value:
-    target = as_list(vm, v)
-    target.edit(vm).append(item)
-    _cut(target, 1)
+    as_list(vm, v).extend(vm, [item])
     return NONE
 
 
 @simple(list.extend, deque.extend)
 def extend(vm: Tracer, v: Value, items: Value) -> Value:
-    new = vm.unpack(items)
-    target = as_list(vm, v)
-    target.edit(vm).extend(new)
-    _cut(target, len(new))
+    as_list(vm, v).extend(vm, vm.unpack(items))
     return NONE
-
-
-def _cut(target: ListValue, added: int) -> None:
-    """Drop what a bounded deque has too much at the left."""
-    if isinstance(target, DequeValue) and target.maxlen is not None:
-        assert target._items is not None
-        del target._items[: max(len(target._items) - target.maxlen, 0)]
 
 
 @simple(deque.appendleft)
@@ -79,8 +67,8 @@ def popleft(vm: Tracer, v: Value) -> Value:
 @handles(deque)
 def make_deque(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     bound = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE).as_const(vm)
-    out = DequeValue(vm.unpack(args[0]) if args else [], bound)
-    _cut(out, 0)
+    out = DequeValue([], bound)
+    out.extend(vm, vm.unpack(args[0]) if args else [])
     return out
 
 

@@ -190,6 +190,41 @@ class Const(Value):
         rb.load_const(self.raw)
 
 
+class Derived(Const):
+    """The result of arithmetic on numbers that nothing has asked the value of: computed again after the graph.
+
+    ``self.count += 1`` thus pins the type of ``self.count`` and not its value. Asking the value pins the operands.
+    """
+
+    __slots__ = ("function", "args")
+
+    def __init__(self, raw: Any, function: Any, args: list[Const]) -> None:
+        self.source = None
+        self.raw, self.function, self.args = raw, function, args
+        self.guarded = False
+
+    def pytype(self, vm: Tracer) -> type:
+        for a in self.args:
+            a.pytype(vm)
+        return type(self.raw)
+
+    def as_const(self, vm: Tracer) -> Any:
+        if not self.guarded:
+            self.guarded = True
+            for a in self.args:
+                a.as_const(vm)
+        return self.raw
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [] if self.guarded else list(self.args)
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        if self.guarded:
+            rb.load_const(self.raw)
+        else:
+            rb.call(self.function, list(self.args))
+
+
 class TupleKey(tuple):  # type: ignore[type-arg]
     """A tuple as a dict key: the keys of its items."""
 

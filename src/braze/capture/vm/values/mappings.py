@@ -88,13 +88,21 @@ class DictValue(Value):
             key = vm.internal_key(k, self.source, i)
             v = before.pop(key, None)
             if v is None:
-                v = vm.wrap(dict.__getitem__(raw, k), self.child(k))
+                v = self._read(vm, k)
             if v is not ABSENT and key not in self.deleted:
                 self.known[key] = v
             elif v is not ABSENT:
                 before[key] = v
         self.known.update((k, v) for k, v in before.items() if v is not ABSENT)
         self.complete = True
+
+    def _read(self, vm: Tracer, k: Any) -> Value:
+        """The value of an existing entry. Its type is guarded, so that the entry is known to be there."""
+        assert self.raw is not None
+        v = vm.wrap(dict.__getitem__(self.raw, k), self.child(k))
+        if isinstance(v, Const) and not v.guarded:
+            vm.guards.type_(v.source, type(v.raw))
+        return v
 
     # -- reading ----
     def find(self, vm: Tracer, key: Hashable) -> Value | None:
@@ -110,7 +118,7 @@ class DictValue(Value):
         except NotConst:
             return None
         if dict.__contains__(self.raw, k):
-            v = self.known[key] = vm.wrap(dict.__getitem__(self.raw, k), self.child(k))
+            v = self.known[key] = self._read(vm, k)
             return v
         self.guard_has(vm, k, False)
         self.known[key] = ABSENT
@@ -187,8 +195,6 @@ class DictValue(Value):
         if self.raw is not None:
             vm.effects.touch(self)
             self.written[key] = None
-            if not self.complete and key not in self.known:
-                self.has(vm, key)
         if self.known.get(key) is ABSENT:
             del self.known[key]
         self.known[key] = value

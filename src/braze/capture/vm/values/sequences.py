@@ -121,12 +121,28 @@ class TupleValue(SequenceValue):
 
 
 class ListValue(SequenceValue):
-    """A list."""
+    """A list. ``tail`` is what was appended to an existing list that nothing has read."""
 
-    __slots__ = ()
+    __slots__ = ("tail",)
 
     def __init__(self, items: Iterable[Value] | None, raw: Any = None, source: Source | None = None) -> None:
         SequenceValue.__init__(self, items, list, raw, source)
+        self.tail: list[Value] = []
+
+    def items(self, vm: Tracer) -> list[Value]:
+        out = SequenceValue.items(self, vm)
+        if self.tail:
+            out += self.tail
+            self.tail = []
+        return out
+
+    def extend(self, vm: Tracer, new: list[Value]) -> None:
+        """Append; needs to know nothing of the items of an existing list."""
+        if self._items is None:
+            vm.effects.touch(self)
+            self.tail += new
+        else:
+            self.edit(vm).extend(new)
 
     def as_python(self, vm: Tracer) -> Any:
         return [x.as_python(vm) for x in self.items(vm)]
@@ -162,8 +178,14 @@ class ListValue(SequenceValue):
         rb.remember(self, rb.empty_list)
         rb.later(lambda: rb.extend_list(self, self.items(rb.vm)))
 
+    def parts(self, vm: Tracer) -> list[Value]:
+        return self.tail if self._items is None else self._items
+
     def replay(self, rb: Rebuilder) -> None:
-        rb.assign_list(self, self.items(rb.vm))
+        if self._items is None:
+            rb.do(list.extend, [self, TupleValue(self.tail)])
+        else:
+            rb.assign_list(self, self._items)
 
 
 class DequeValue(ListValue):
@@ -174,8 +196,18 @@ class DequeValue(ListValue):
     def __init__(
         self, items: Iterable[Value] | None, maxlen: int | None = None, raw: Any = None, source: Source | None = None
     ) -> None:
-        SequenceValue.__init__(self, items, deque, raw, source)
+        ListValue.__init__(self, items, raw, source)
+        self.cls = deque
         self.maxlen = maxlen
+
+    def extend(self, vm: Tracer, new: list[Value]) -> None:
+        items = self.edit(vm)
+        items += new
+        if self.maxlen is not None:
+            del items[: max(len(items) - self.maxlen, 0)]
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return self.items(vm)
 
     def as_python(self, vm: Tracer) -> Any:
         return deque(ListValue.as_python(self, vm), self.maxlen)
