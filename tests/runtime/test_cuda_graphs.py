@@ -320,8 +320,9 @@ class TestOnACard:
 
     def pair(self) -> tuple[Any, torch.nn.Parameter, Recordings]:
         m = Model()
-        forward, thunk, pair = graph_pair(m.forward, lambda: m.backward, _signature(), None)
-        return make_autograd_callable(forward, thunk, _signature()), torch.nn.Parameter(m.w.detach().cuda()), pair
+        sig = _signature("cuda")
+        forward, thunk, pair = graph_pair(m.forward, lambda: m.backward, sig, None)
+        return make_autograd_callable(forward, thunk, sig), torch.nn.Parameter(m.w.detach().cuda()), pair
 
     def test_training(self) -> None:
         call, w, pair = self.pair()
@@ -352,14 +353,16 @@ class TestOnACard:
         from braze.prims import PRIMS
 
         draw = PRIMS["philox_seed"]
-        sig = _signature()
+        from braze.ir import OutputSpec
+
+        sig = Signature(1, 1, (OutputSpec("result", 0),), (False,))
         forward, _, pair = graph_pair(lambda x: (draw(x.device) + 0,), None, sig, None)
         x = torch.zeros(1, device="cuda")
         seen = {tuple(forward(x)[0].tolist()) for _ in range(5)}
         assert len(seen) == 5 and not pair.off, pair.notes
 
 
-def _signature() -> Signature:
+def _signature(device: str) -> Signature:
     from braze.ir import OutputSpec
 
     return Signature(
@@ -368,6 +371,6 @@ def _signature() -> Signature:
         outputs=(OutputSpec("result", 0),),
         result_grads=(True,),
         saved=(SavedRef("extra", 0), SavedRef("extra", 1), SavedRef("input", 1)),
-        tangents=(tensor_type((3, 4)),),
+        tangents=(tensor_type((3, 4), device=device),),
         input_grads=(True, True),
     )

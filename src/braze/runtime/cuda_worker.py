@@ -6,7 +6,8 @@ script it serves requests on its standard input, one at a time, until the input 
 
 A request: ``{"name", "source", "signature": [[argument, type]...], "constants": {name: int}, "num_warps", "num_stages",
 "aligned", "assertions", "target": "cuda:90"}``; the answer's JSON is the metadata (``shared``, ``name``,
-``num_warps``, ``scratch``) or ``{"error": text}``.
+``num_warps``, ...) or ``{"error": text}``.  With ``"until": "ptx"`` (or another of Triton's stages) the binary is that
+stage's text.
 """
 
 from __future__ import annotations
@@ -71,8 +72,10 @@ def compile_source(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     module = src.make_ir(
         target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
     )
-    for stage in stages.values():
+    for name, stage in stages.items():
         module = stage(module, metadata)
+        if name == request.get("until"):
+            return {}, str(module).encode()
     return {k: metadata.get(k, 0) for k in METADATA}, bytes(module)
 
 

@@ -97,12 +97,13 @@ def test_golden_looped_source(golden: Any) -> None:
     golden("triton/softmax_looped.py", emit_triton(CASES["softmax"](64, 50000, BF16).kernel).code.source)
 
 
-def test_wide_loads(compile_pool: Pool) -> None:
-    """16-byte accesses for contiguous bf16 rows: 8 elements a thread, one load and one store."""
+def test_wide_loads() -> None:
+    """Contiguous bf16 moves 16 bytes at a time, and a row's value is loaded once a thread, not once a column."""
     from braze.runtime.cuda_worker import compile_source, configure
 
     configure()
-    code = emit_triton(CASES["add_relu"](4096, 1024, BF16).kernel).code
-    _, image = compile_source({**request(code, "hip:gfx942")})
-    assert image[:4] == b"\x7fELF"
-    assert code.launch.block("XBLOCK") // (code.launch.num_warps * 32) == 8
+    for name, rows, columns, wide, narrow in (("add_relu", 4096, 1024, 4, 0), ("layer_norm_backward", 8192, 128, 4, 5)):
+        code = emit_triton(CASES[name](rows, columns, BF16).kernel).code
+        _, text = compile_source({**request(code, "cuda:90"), "until": "ptx"})
+        ptx = text.decode()
+        assert (ptx.count("ld.global.v4"), ptx.count("ld.global.b32")) == (wide, narrow), name

@@ -53,7 +53,7 @@ def test_zoo(triton_run: Interpreter, name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "layer_norm_backward", "cross_entropy", "batch_norm_stats"])
 def test_long_rows_are_looped(triton_run: Interpreter, name: str) -> None:
-    case = CASES[name](2, 17000, F32)
+    case = CASES[name](2, 33000, F32)
     made = emit_triton(case.kernel)
     assert "for roffset in range" in made.code.source
     inputs, memory = arguments(case)
@@ -79,7 +79,7 @@ def test_argmax_takes_the_first_best_and_nan(triton_run: Interpreter) -> None:
 
 
 def test_argmax_over_long_rows(triton_run: Interpreter) -> None:
-    case = CASES["argmax"](1, 16400, F32)
+    case = CASES["argmax"](1, 33000, F32)
     inputs, memory = arguments(case)
     inputs["a"][0, 9000] = inputs["a"][0, 12000] = 50.0
     made = emit_triton(case.kernel)
@@ -136,7 +136,7 @@ def test_signed_zeros(triton_run: Interpreter) -> None:
 
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min", "any", "all"])
 @pytest.mark.parametrize("dtype", [F32, I64, torch.int32, torch.uint8, torch.bool], ids=str)
-@pytest.mark.parametrize("shape", [(6, 100), (2, 16500), (300, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(6, 100), (2, 33000), (300, 3)], ids=str)
 def test_folds(triton_run: Interpreter, kind: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     if (kind in ("any", "all")) != (dtype is torch.bool):
         pytest.skip("bool has any and all, numbers the rest")
@@ -157,7 +157,7 @@ def test_folds(triton_run: Interpreter, kind: str, dtype: torch.dtype, shape: tu
     torch.testing.assert_close(memory[k.buffers["o"]], want[k.buffers["o"]], rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [(3, 64), (2, 101), (1, 16400)], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 64), (2, 101), (1, 33000)], ids=str)
 def test_philox_bits(triton_run: Interpreter, sizes: tuple[int, int]) -> None:
     """The same draws as the reference, also where one Philox serves four elements."""
     from braze.prims import PRIMS
@@ -186,7 +186,7 @@ def test_symbolic_sizes(triton_run: Interpreter) -> None:
     k.axis["i"], k.axis["j"] = k["i"], k["j"]
     a, o = k.buffer("a", (m, n), F32), k.buffer("o", (m, n), F32)
     v = k.load(a, k["i"], k["j"])
-    k.store(o, (k["i"], k["j"]), v - k.fold("max", v))
+    k.store(o, (k["i"], k["j"]), v - k.fold("sum", v))
     made = emit_triton(k.kernel("dynamic"))
     assert "tl.int64" not in made.code.source
     for rows, columns in ((5, 7), (33, 129)):
@@ -196,7 +196,7 @@ def test_symbolic_sizes(triton_run: Interpreter) -> None:
         from braze.ir import evaluate
 
         triton_run.run(made, memory, [evaluate(e, env) for e in made.sizes])
-        assert torch.equal(memory[o], x - x.amax(1, keepdim=True))
+        torch.testing.assert_close(memory[o], x - x.sum(1, keepdim=True), rtol=1e-5, atol=1e-5)
 
 
 def test_negative_dividends_round_down(triton_run: Interpreter) -> None:
@@ -239,7 +239,7 @@ def test_atomic_add_counts_every_point(triton_run: Interpreter) -> None:
 
 def test_output_in_the_memory_of_an_input(triton_run: Interpreter) -> None:
     """A looped softmax in place: all reads of the row come before the stores."""
-    case = CASES["softmax"](2, 17000, F32)
+    case = CASES["softmax"](2, 33000, F32)
     inputs, memory = arguments(case)
     want = inputs["a"].softmax(1)
     memory[case.buffers["o"]] = memory[case.buffers["a"]]

@@ -50,6 +50,8 @@ class Layout:
     def elements(self, access: Instr) -> int:
         """About how many elements the access touches: the product of the axes that move it."""
         used = symbols(self.offsets[access])
+        if isinstance(access, (Load, Store)) and access.indirect:
+            used = used | {a.index for a in self.x}  # what picks the element is at least a matter of the row
         return max(1, hint(product([a.size for a in self.x + self.r if a.index in used])))
 
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from braze.ir import IntLike, Symbol, floordiv, mod, product, symbol, symbol_of
 from braze.runtime.cuda_kernel import Launch
 
-from ..loops.ir import Axis, Kernel, Load, Reduce
+from ..loops import point_level
+from ..loops.ir import Axis, Kernel, Load, Reduce, Store, operands
 from .triton_layout import Layout, hint, nbytes
 
-PERSISTENT_INNER = 16384  # elements of a row that a program keeps in registers
-PERSISTENT_OUTER = 64  # rows of a column block likewise
+PERSISTENT_INNER = 32768  # elements of a row that a program keeps in registers
+PERSISTENT_OUTER = 512  # rows of a block of columns likewise, where several passes over them become one
+COLUMN_ROWS = 64  # and where there is one pass anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,16 @@ def choose(kernel: Kernel, layout: Layout, card: Card = H200) -> Tiling:
 
 
 def _flat(layout: Layout, card: Card) -> Tiling:
+    """Measured on an H200 (bf16): 1024 elements on 2 warps equal or beat 4 warps by up to 7%, most where arithmetic is
+    heavy (gelu, dropout)."""
     n = hint(layout.xnumel)
-    launches = [Launch((("XBLOCK", b),), num_warps=w) for b, w in ((1024, 4), (512, 4), (2048, 8))]
-    while n < launches[0].block("XBLOCK") * card.sms and launches[0].block("XBLOCK") > 128:
-        block = launches[0].block("XBLOCK") // 2
-        launches = [Launch((("XBLOCK", block),), num_warps=max(1, min(4, block // 64)))]
+    block = 1024
+    while n < block * card.sms and block > 128:
+        block //= 2
+    if block < 1024:  # too little for the whole card: latency counts, so few elements a thread
+        launches = [_columns(block, block // 128)]
+    else:
+        launches = [_columns(1024, 2), _columns(1024, 4), _columns(2048, 8)]
     return Tiling("flat", (Dim("x", layout.x, "XBLOCK"),), (), tuple(launches))
 
 
@@ -173,19 +180,23 @@ def _tile(layout: Layout, second: Axis, card: Card, square: bool) -> Tiling:
     n, m = hint(inner.size), hint(second.size)
     if square:
         others = tuple(a for a in layout.x[:-1] if a is not second)
-        total = 4096 if max((nbytes(a.buffer) for a in layout.accesses), default=4) <= 4 else 2048
-        xb = min(64, pow2(n))
-        yb = min(total // xb, pow2(m))
-        xb = min(total // yb, pow2(n))
+        wide = max((nbytes(a.buffer) for a in layout.accesses), default=4)
+        total = 4096 if wide <= 4 else 2048
+        xb = min(32, pow2(n))
+        yb = min(total // xb, pow2(m), 128)
+        xb = min(total // yb, pow2(n), 128)
         choices = [(yb, xb, 8), (max(yb // 2, 1), xb, 4)]
         y, scalars = (second,), tuple(Dim(f"z{k}", (a,), "") for k, a in enumerate(reversed(others)))
     else:
         y, scalars = layout.x[:-1], ()
+        total = 1024
         xb = _row_block(n)
-        yb = max(1, 1024 // xb)
+        if any(a.indirect for a in layout.accesses):  # many rows at once hide the way from index to element
+            total, xb = 2048, 64 if n % 64 == 0 else min(xb, 128)
+        yb = max(1, total // xb)
         while yb > 1 and hint(product([a.size for a in y])) * _ceil(n, xb) < yb * card.sms:
             yb //= 2
-        warps = max(1, min(4, xb * yb // 128))
+        warps = max(1, min(4, xb * yb // 256))
         choices = [(yb, xb, warps)]
     if all(a == 1 for a, _, _ in choices):  # a block of one row would hold its row values once a column
         rows = (Dim("y", y, ""), *scalars)
@@ -199,14 +210,15 @@ def _ceil(a: int, b: int) -> int:
 
 
 def _inner_reduction(layout: Layout) -> bool:
-    """True when most loads are contiguous along r rather than along x."""
+    """True when most of what is loaded is contiguous along r rather than along x."""
     if not layout.x or not layout.r:
         return True
     along_r = along_x = 0
     for a in layout.accesses:
-        if isinstance(a, Load):
+        step = layout.stride(a, layout.r[-1])
+        if isinstance(a, Load) and step != 0:
             size = layout.elements(a) * nbytes(a.buffer)
-            if layout.stride(a, layout.r[-1]) == 1:
+            if step == 1:
                 along_r += size
             elif layout.stride(a, layout.x[-1]) == 1:
                 along_x += size
@@ -216,12 +228,19 @@ def _inner_reduction(layout: Layout) -> bool:
 def _reduction(kernel: Kernel, layout: Layout, card: Card) -> Tiling:
     rows, r = hint(layout.xnumel), layout.rnumel
     inner = _inner_reduction(layout)
-    limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER
+    limit = PERSISTENT_INNER if inner else PERSISTENT_OUTER if passes(kernel) > 1 else COLUMN_ROWS
     whole = isinstance(r, int) and pow2(r) <= limit
-    if inner:
-        launches = _inner_launches(rows, hint(r), whole, card)
-    else:
+    if _crossed(kernel, layout):
+        whole = isinstance(r, int) and pow2(r) <= (1024 if passes(kernel) > 1 else 64)
+        block = pow2(hint(r)) if whole else min(64, pow2(hint(layout.r[-1].size)))
+        xb = min(32, pow2(rows), max(1, 16384 // block))
+        launches = [_rows(xb, block, 16 if xb * block > 4096 else 8)]
+    elif not inner:
         launches = _outer_launches(rows, hint(r), whole, card)
+    elif whole:
+        launches = _row_launches(rows, pow2(hint(r)), card)
+    else:
+        launches = _loop_launches(hint(r))
     x, rdim = Dim("x", layout.x, "XBLOCK"), Dim("r", layout.r, "RBLOCK")
     if all(launch.block("XBLOCK") == 1 for launch in launches):
         launches = [Launch((("RBLOCK", c.block("RBLOCK")),), c.num_warps, c.num_stages) for c in launches]
@@ -229,30 +248,65 @@ def _reduction(kernel: Kernel, layout: Layout, card: Card) -> Tiling:
     return Tiling("persistent" if whole else "looped", (x, rdim), (), tuple(launches))
 
 
-def _inner_launches(rows: int, r: int, whole: bool, card: Card) -> list[Launch]:
-    if not whole:
-        block = min(pow2(r), 2048)
-        return [_rows(1, block, 8 if block >= 1024 else 4), _rows(1, min(pow2(r), 4096), 16)]
-    block = pow2(r)
-    xb = max(1, min(1024 // block, pow2(rows)))
+def passes(kernel: Kernel) -> int:
+    """How often a loop walks the rows: once a level of reductions, once more to store points after the last."""
+    level: dict[object, int] = {}
+    most = 0
+    points = point_level(kernel)
+    for i in kernel.body:
+        level[i] = max((level[v] + isinstance(v, Reduce) for v in operands(i)), default=0)
+        if isinstance(i, Reduce) or (isinstance(i, Store) and i in points):
+            most = max(most, level[i] + 1)
+    return most
+
+
+def _crossed(kernel: Kernel, layout: Layout) -> bool:
+    """True when some large accesses of points are contiguous along x and others along r: a transpose on the way."""
+    if not layout.x or not layout.r:
+        return False
+    along: set[str] = set()
+    for a in layout.accesses:
+        x, r = layout.stride(a, layout.x[-1]), layout.stride(a, layout.r[-1])
+        if x != 0 and r != 0 and not a.indirect:
+            along |= {"x"} if x == 1 else {"r"} if r == 1 else set()
+    return len(along) == 2 and min(hint(layout.x[-1].size), hint(layout.r[-1].size)) >= 8
+
+
+def _loop_launches(r: int) -> list[Launch]:
+    """Long rows: 16 warps; wide steps pay from about 2**16 elements on (0.49 against 0.39 of the copy rate)."""
+    wide, narrow = _rows(1, 8192, 16), _rows(1, 2048, 16)
+    return [wide, narrow] if r >= 1 << 16 else [narrow, wide]
+
+
+def _row_launches(rows: int, block: int, card: Card) -> list[Launch]:
+    """Whole rows. Measured on an H200: one warp a row of 1024, 32 elements a thread, reaches 0.92 to 0.99 of the copy
+    rate in layer norm where four warps reach 0.68 to 0.87; short rows share a program of four warps."""
+    if rows < 2 * card.sms:  # the card is not full: more threads a row
+        return [_rows(1, block, max(1, min(16, block // 256)))]
+    if block > 256:
+        warps = max(1, block // 1024)
+        return [_rows(1, block, w) for w in dict.fromkeys((warps, min(2 * warps, 32)))]
+    xb = 2048 // block
     while xb > 1 and _ceil(rows, xb) < 2 * card.sms:
         xb //= 2
-    warps = max(1, min(16, pow2_below(xb * block // 256)))
-    out = [_rows(xb, block, warps)]
-    if warps < 16 and xb * block >= 1024:
-        out.append(_rows(xb, block, warps * 2))
-    if xb == 1 and block <= 1024:
-        out.append(_rows(1, block, max(1, warps // 2)))
-    return out
+    warps = max(1, min(4, pow2_below(xb * block // 256)))
+    return [_rows(xb, block, warps), _rows(xb, block, min(2 * warps, 8))]
 
 
 def _outer_launches(rows: int, r: int, whole: bool, card: Card) -> list[Launch]:
+    """Blocks of columns. Where they fill the card, short steps beat tall ones (16 rows: 0.79 of the copy rate, 64 rows:
+    0.57); where they do not, a program must have more on the way at once."""
     xb = min(64, pow2(rows))
     while xb > 32 and _ceil(rows, xb) < card.sms:
         xb //= 2
-    rb = pow2(r) if whole else min(64, pow2(r))
-    warps = max(1, min(8, pow2_below(xb * rb // 256)))
-    return [_rows(xb, rb, warps)]
+    if not whole:
+        tall = _rows(xb, min(pow2(r), 8192 // xb), 16)
+        short = _rows(xb, min(pow2(r), 16), max(4, xb // 8))
+        return [short, tall] if _ceil(rows, xb) >= 3 * card.sms else [tall, short]
+    rb = pow2(r)
+    while xb > 16 and xb * rb > 8192:
+        xb //= 2
+    return [_rows(xb, rb, max(1, min(16, pow2_below(xb * rb // 512))))]
 
 
 def _columns(xblock: int, warps: int) -> Launch:
