@@ -44,6 +44,11 @@ class Lanes:
     mask: V | None = None
 
 
+def axis_expr(s: Symbol) -> Expr:
+    """The expression that is one symbol."""
+    return Expr({(s,): 1})
+
+
 MEMORY = {torch.bool: "i8"}
 
 

@@ -5,29 +5,19 @@ from __future__ import annotations
 import torch
 
 from braze.inductor.loops.ir import Axis, Compute, Const, Index, Instr, Load, Reduce, Store
-from braze.ir import IntLike, Symbol, coefficient, mod, product
+from braze.ir import IntLike, Symbol, coefficient, mod
 from braze.runtime.cpu import Target
 
 from . import llvm_index as ix
 from .llvm_builder import ELEM, Builder, V
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, convert, emit_compute
-from .llvm_plan import (
-    TILE,
-    Plan,
-    Tile,
-    arguments,
-    estimate,
-    is_point,
-    needed_in_pass,
-    product_of_outer,
-    row_instrs,
-)
+from .llvm_passes import PassWriter, declare_kept, keep, read_kept
+from .llvm_plan import Plan, arguments, is_point, row_instrs
 from .llvm_random import philox, philox_row
-from .llvm_reduce import Fold, fold_of, merge_all
-
-RUN = 64
-"""Steps of the innermost loop that are summed plainly before the compensated addition."""
+from .llvm_reduce import Fold
+from .llvm_stream import Stream, declare_states
+from .llvm_tile import declare_tiles, stage_tile, staged_place
 
 
 class Writer:
@@ -41,7 +31,7 @@ class Writer:
         self.levels: dict[Symbol, int] = {a.index: 1 for a in plan.units}
         self.levels.update({a.index: 2 + k for k, a in enumerate(plan.loops)})
         self.rows = list(row_instrs(plan))
-        self._number = 0  # of the pass that is being written
+        self.number = 0  # of the pass that is being written
 
     # -- levels and scopes
 
@@ -58,13 +48,11 @@ class Writer:
         """The function's body; its arguments are named %p0.. (buffers), %s0.. (sizes), %begin, %end."""
         self.enter(0, self.rows)
         plan = self.plan
-        for n, i in enumerate(plan.stash):
-            room = self._stash_stride() * product_of_outer(plan)
-            self.b.emit(f"%stash{n} = alloca [{room} x {ix.memory_elem(i.dtype)}], align 64")  # type: ignore[union-attr]
-        for n, i in enumerate(plan.tile.loads if plan.tile else ()):
-            self.b.emit(f"%tile{n} = alloca [{TILE * TILE} x {ix.memory_elem(i.dtype)}], align 64")
+        declare_states(self)
+        declare_kept(self)
+        declare_tiles(self)
         begin, end = V("%begin", "i64"), V("%end", "i64")
-        if plan.chunk and not plan.units:
+        if plan.chunk and plan.merges_chunks:
             self._chunks(begin, end)
             return
 
@@ -132,74 +120,26 @@ class Writer:
             zero = self.b.const("i64", 0)
             whole = isinstance(axis.size, int) and axis.size % plan.lanes == 0
             lo, hi, even = span or (zero, size, whole)
-            self._vector_loop(axis, lo, hi, even, body, [], [])
+            if plan.streamed:
+                Stream(self, axis, lo, hi, even).write()
+            else:
+                self.vector_loop(axis, lo, hi, even, body, [], [])
         elif plan.tile is not None and axis is plan.tile.axis:
-            lo, count, full = self._tile_span(plan.tile)
-            hi = self.b.add(lo, count)
-            if self.lanes.count == TILE:
-                self._stage(plan.tile, lo, None if full else count)
+            lo, hi = stage_tile(self, plan.tile)
             self.b.loop(lo, hi, 1, body, runs=True)
         else:
             self.b.loop(self.b.const("i64", 0), size, 1, body, runs=_runs(axis.size))
 
-    # -- transposes
-
-    def _tile_span(self, tile: Tile) -> tuple[V, V, bool]:
-        """First element of the tile's block, how many there are, are there always TILE."""
-        b = self.b
-        lo = b.mul(self.scope.symbols[tile.block.index], b.const("i64", TILE))
-        whole = b.const("i64", TILE)
-        if isinstance(tile.axis.size, int) and tile.axis.size % TILE == 0:
-            return lo, whole, True
-        left = b.sub(ix.scalar_index(b, tile.axis.size, self.scope), lo)
-        return lo, b.select(b.compare("slt", left, whole), left, whole), False
-
-    def _stage(self, tile: Tile, first: V, count: V | None) -> None:
-        """Read TILE x TILE blocks along the contiguous axis, transpose them in registers, keep them on the stack."""
-        outer = self.scope
-        self.scope = outer.copy()
-        self.scope.symbols[tile.axis.index] = first
-        b, lanes, vector = self.b, self.lanes, self.plan.vector
-        assert vector is not None
-        mask = None
-        if count is not None:
-            mask = b.compare("slt", b.iota("i32", TILE), b.cast("trunc", count, "i32"))
-        for n, i in enumerate(tile.loads):
-            base = ix.pointer(b, i.buffer, self.nest.offsets[i], self.scope, self.levels, 99)
-            step = coefficient(self.nest.offsets[i], vector.index)
-            assert isinstance(step, int)
-            rows = []
-            for k in range(TILE):
-                distance = b.const("i64", k * step)
-                if lanes.mask is not None and k:  # past the end: read the first row again
-                    distance = b.select(b.extract(lanes.mask, k), distance, b.const("i64", 0))
-                rows.append(ix.row_load(b, i, base, distance, TILE, mask))
-            for k, v in enumerate(b.transpose(rows)):
-                at = b.let("ptr", 1, f"getelementptr inbounds {v.type}, ptr %tile{n}, i64 {k}")
-                b.emit(f"store {v.typed}, {at.typed}, align {i.dtype.itemsize}")
-        self.scope = outer
-
-    def _staged(self, i: Load) -> ix.Place | None:
-        """The transposed row of a staged load at the current element of the tile's axis."""
-        tile = self.plan.tile
-        if tile is None or i not in tile.loads or self.lanes.count != TILE:
-            return None
-        b = self.b
-        row = b.binary("and", self.scope.symbols[tile.axis.index], b.const("i64", TILE - 1))
-        row_type = f"<{TILE} x {ix.memory_elem(i.dtype)}>"
-        at = b.let("ptr", 1, f"getelementptr inbounds {row_type}, ptr %tile{tile.loads.index(i)}, {row.typed}")
-        return ix.Place(at, 1, None)
-
     # -- loops over lanes
 
-    def _vector_loop(
+    def vector_loop(
         self, axis: Axis, lo: V, hi: V, even: bool, body: ix.Any, start: list[V], folds: list[Fold]
     ) -> list[V]:
         """``body(i, accumulators)`` over [lo, hi): full vectors, then the rest masked or one by one. ``even``: no
         rest."""
         lanes = self.plan.lanes
         if lanes == 1:
-            return self._with_lanes(Lanes(axis.index, 1), lambda: self.b.loop(lo, hi, 1, body, start))
+            return self.with_lanes(Lanes(axis.index, 1), lambda: self.b.loop(lo, hi, 1, body, start))
         b = self.b
         main, rest = hi, None
         if not even:
@@ -210,14 +150,14 @@ class Writer:
                 count = b.binary("and", b.sub(hi, lo), b.const("i64", -lanes))
                 main = b.add(lo, count)
         runs = lo.const and main.const and int(lo.name) < int(main.name)
-        out = self._with_lanes(Lanes(axis.index, lanes), lambda: b.loop(lo, main, lanes, body, start, runs))
+        out = self.with_lanes(Lanes(axis.index, lanes), lambda: b.loop(lo, main, lanes, body, start, runs))
         if even or rest == 0:
             return out
         if self.plan.masked_tail:
             return self._masked_rest(axis, main, hi, rest, body, out)
         return self._scalar_rest(axis, main, hi, body, out, folds)
 
-    def _with_lanes(self, lanes: Lanes, run: ix.Any) -> list[V]:
+    def with_lanes(self, lanes: Lanes, run: ix.Any) -> list[V]:
         before = self.lanes
         self.lanes = lanes
         out: list[V] = run()
@@ -231,19 +171,19 @@ class Writer:
             while not out and not self.plan.tile and width // 2 >= rest:
                 width //= 2
             mask = _first_lanes(rest, width) if width > 1 else None
-            return self._with_lanes(Lanes(axis.index, width, mask), lambda: list(body(main, out)))
+            return self.with_lanes(Lanes(axis.index, width, mask), lambda: list(body(main, out)))
 
         def run() -> list[V]:
             left = b.cast("trunc", b.sub(hi, main), "i32")
             mask = b.compare("slt", b.iota("i32", lanes), left)
-            return self._with_lanes(Lanes(axis.index, lanes, mask), lambda: list(body(main, out)))
+            return self.with_lanes(Lanes(axis.index, lanes, mask), lambda: list(body(main, out)))
 
         return b.when(b.compare("slt", main, hi), run, out)
 
     def _scalar_rest(self, axis: Axis, main: V, hi: V, body: ix.Any, out: list[V], folds: list[Fold]) -> list[V]:
         b = self.b
         start = [v for f in folds for v in f.identity(b, 1)]
-        last = self._with_lanes(Lanes(axis.index, 1), lambda: b.loop(main, hi, 1, body, start))
+        last = self.with_lanes(Lanes(axis.index, 1), lambda: b.loop(main, hi, 1, body, start))
         result: list[V] = []
         n = 0
         for f in folds:
@@ -260,7 +200,7 @@ class Writer:
         reductions = [i for i in self.nest.body if isinstance(i, Reduce)]
         stores = any(isinstance(i, Store) and is_point(self.nest, i) for i in self.nest.body)
         for number in range(plan.last_pass + 1 if reductions or stores else 0):
-            self._pass(number)
+            PassWriter(self, number).write()
             self.emit_rows(number + 1)
         for i in self.rows:
             if isinstance(i, Store):
@@ -298,163 +238,18 @@ class Writer:
     def sizes(self) -> list[Symbol]:
         return arguments(self.nest.kernel)[1]
 
-    # -- passes over the r axes
-
-    def _pass(self, number: int) -> None:
-        need = needed_in_pass(self.plan, number)
-        reductions = [i for i in need if isinstance(i, Reduce)]
-        if not need:
-            return
-        plan, b = self.plan, self.b
-        first = plan.row_level - 1
-        trips = product([a.size for a in self.nest.r])
-        lanes = self.lanes.count if not plan.in_r else plan.lanes
-        steps = estimate(trips) // (plan.lanes if plan.in_r else 1)
-        cascade = steps > RUN or not isinstance(trips, int)
-        folds = [fold_of(i, cascade) for i in reductions]
-        outer = self.scope
-        self.scope = outer.copy()
-        self._need, self._folds, self._cascade, self._number = need, folds, cascade, number
-        start = [v for f in folds for v in (f.outer_identity(b, lanes) if cascade else f.identity(b, lanes))]
-        self.enter_pass(plan.row_level)
-        result = self._r_loops(first, start)
-        self.scope = outer
-        n = 0
-        for f in folds:
-            m = len(f.outer_identity(b, 1) if cascade else f.identity(b, 1))
-            state = f.outer_result(result[n : n + m]) if cascade else result[n : n + m]
-            n += m
-            if plan.in_r:
-                state = f.fold_lanes(b, state)
-            self.scope.values[f.reduce] = f.result(state)
-
-    def enter_pass(self, level: int) -> None:
-        self.enter(level, [i for i in self._need if is_point(self.nest, i)])
-
-    def _r_loops(self, k: int, state: list[V]) -> list[V]:
-        """The r loops from the k-th; inside them all, one point."""
-        plan, b = self.plan, self.b
-        if k >= len(plan.loops):
-            return self._merge(state, self._point(self._identities())) if self._cascade else self._point(state)
-        axis = plan.loops[k]
-        last = k == len(plan.loops) - 1
-
-        def body(i: V, accumulators: list[V]) -> list[V]:
-            outer = self.scope
-            self.scope = outer.copy()
-            self.scope.symbols[axis.index] = i
-            self.enter_pass(k + 2)
-            out = self._point(accumulators) if last else self._r_loops(k + 1, accumulators)
-            self.scope = outer
-            return out
-
-        zero, size = b.const("i64", 0), ix.scalar_index(b, axis.size, self.scope)
-        if not last:
-            return b.loop(zero, size, 1, body, state, _runs(axis.size))
-        if not self._cascade:
-            return self._span(axis, zero, size, body, state)
-        return self._runs_of(axis, size, body, state)
-
-    def _span(self, axis: Axis, lo: V, hi: V, body: ix.Any, state: list[V]) -> list[V]:
-        if axis is self.plan.vector:
-            even = lo.const and hi.const and (int(hi.name) - int(lo.name)) % self.plan.lanes == 0
-            return self._vector_loop(axis, lo, hi, even, body, state, self._folds)
-        return self.b.loop(lo, hi, 1, body, state, lo.const and hi.const and int(lo.name) < int(hi.name))
-
-    def _runs_of(self, axis: Axis, size: V, body: ix.Any, state: list[V]) -> list[V]:
-        """The innermost loop cut into runs, whose results are merged into ``state``."""
-        b = self.b
-        length = RUN * (self.plan.lanes if axis is self.plan.vector else 1)
-        zero = b.const("i64", 0)
-        if isinstance(axis.size, int) and axis.size <= length:
-            return self._merge(state, self._span(axis, zero, size, body, self._identities()))
-        whole = axis.size - axis.size % length if isinstance(axis.size, int) else None
-        cut = (
-            b.const("i64", whole) if whole is not None else b.sub(size, b.binary("urem", size, b.const("i64", length)))
-        )
-
-        def run(lo: V, accumulators: list[V]) -> list[V]:
-            hi = b.add(lo, b.const("i64", length))
-            step = self.plan.lanes if axis is self.plan.vector else 1
-            lanes = Lanes(axis.index, step) if axis is self.plan.vector else self.lanes
-            out = self._with_lanes(lanes, lambda: b.loop(lo, hi, step, body, self._identities(), True))
-            return self._merge(accumulators, out)
-
-        state = b.loop(zero, cut, length, run, state, whole is not None and whole > 0)
-        if whole == axis.size:
-            return state
-        return self._merge(state, self._span(axis, cut, size, body, self._identities()))
-
-    def _identities(self) -> list[V]:
-        lanes = self.plan.lanes if self.plan.in_r else self.lanes.count
-        return [v for f in self._folds for v in f.identity(self.b, lanes)]
-
-    def _merge(self, outer: list[V], runs: list[V]) -> list[V]:
-        return merge_all(self.b, self._folds, outer, runs)
-
-    def _point(self, state: list[V]) -> list[V]:
-        """One point (or vector of points): fold into the reductions of this pass, do its stores."""
-        out: list[V] = []
-        n = 0
-        position: V | None = None
-        for f in self._folds:
-            m = len(f.identity(self.b, 1))
-            if f.reduce.kind in ("argmax", "argmin") and position is None:
-                position = self._position()
-            value = self.scope.values[f.reduce.value]
-            mask = self.lanes.mask
-            out += f.step(self.b, state[n : n + m], value, mask, position)
-            n += m
-        for i in self._need:
-            if isinstance(i, Store):
-                self.instr(i)
-        return out
-
-    # -- values kept between passes
-
-    def _stash_stride(self) -> int:
-        """Elements between kept rows: the vector axis, padded to whole vectors."""
-        size = self.plan.vector.size if self.plan.vector else 1
-        assert isinstance(size, int)
-        return -(-size // self.plan.lanes) * self.plan.lanes
-
-    def _stash_place(self, i: Instr) -> ix.Place:
-        e: IntLike = 0
-        for axis in self.nest.r:
-            if axis is not self.plan.vector:
-                e = e * axis.size + ix.Expr({(axis.index,): 1})
-        assert self.plan.vector is not None
-        at = ix.scalar_index(self.b, e * self._stash_stride() + ix.Expr({(self.plan.vector.index,): 1}), self.scope)
-        name = f"%stash{list(self.plan.stash).index(i)}"
-        elem = ix.memory_elem(i.dtype)  # type: ignore[union-attr]
-        return ix.Place(self.b.let("ptr", 1, f"getelementptr inbounds {elem}, ptr {name}, {at.typed}"), 1, None)
-
-    def _keep(self, i: Instr) -> None:
-        """Write a value for later passes (also the lanes beyond the row's end: there is room)."""
-        ix.keep(self.b, i.dtype, self._stash_place(i), self.scope.values[i])  # type: ignore[union-attr]
-
-    def _kept(self, i: Instr) -> V:
-        return ix.kept(self.b, i.dtype, self._stash_place(i), self.lanes.count)  # type: ignore[union-attr]
-
-    def _position(self) -> V:
-        """The flat position over the r axes, in every lane."""
-        flat: IntLike = 0
-        for axis in self.nest.r:
-            flat = flat * axis.size + ix.Expr({(axis.index,): 1})
-        return ix.lane_index(self.b, flat, self.scope, self.lanes)
-
     # -- instructions
 
     def instr(self, i: Instr) -> None:
         """Write one instruction at the current place."""
-        if i in self.plan.stash and self.plan.stash[i] < self._number:
-            self.scope.values[i] = self._kept(i)
+        if i in self.plan.stash and self.plan.stash[i] < self.number:
+            self.scope.values[i] = read_kept(self, i)
         elif isinstance(i, Const):
             self.scope.values[i] = self._const(i)
         elif isinstance(i, Index):
             self.scope.values[i] = self._index(i)
         elif isinstance(i, Load):
-            staged = self._staged(i)
+            staged = staged_place(self, i)
             at, mask = (staged, None) if staged else self._place(i)
             self.scope.values[i] = ix.load(self.b, i, at, self.lanes, mask, self.is_vector(i))
         elif isinstance(i, Compute):
@@ -463,8 +258,8 @@ class Writer:
             at, mask = self._place(i)
             vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode == "atomic_add")
             ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector)
-        if self.plan.stash.get(i) == self._number:
-            self._keep(i)
+        if self.plan.stash.get(i) == self.number:
+            keep(self, i)
 
     def _const(self, i: Const) -> V:
         if i.dtype in (torch.bfloat16, torch.float16):
@@ -512,7 +307,7 @@ class Writer:
         source, lanes = i.args[2], self.lanes
         if isinstance(source, Index) and lanes.count >= 4 and args[0].lanes == args[1].lanes == 1 and lanes.axis:
             e = self.nest.indices[source]
-            axis = ix.Expr({(lanes.axis,): 1})
+            axis = ix.axis_expr(lanes.axis)
             aligned = coefficient(e, lanes.axis) == 1 and mod(e - axis, 4) == 0
             if aligned:
                 return philox_row(self.b, args[0], args[1], ix.scalar_index(self.b, e, self.scope), lanes.count)

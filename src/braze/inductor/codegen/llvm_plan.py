@@ -75,9 +75,13 @@ class Plan:
     parallel: bool
     masked_tail: bool
     tile: Tile | None = None
-    stash: dict[Instr, int] = field(
-        default_factory=dict
-    )  # values kept for later passes, and the pass that computes each
+    stash: dict[Instr, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
+    streamed: int = 0  # columns whose running results are kept in memory while rows stream by (0: not done)
+
+    @property
+    def merges_chunks(self) -> bool:
+        """A thread walks its neighbouring chunks as one span."""
+        return not self.units and (not self.streamed or self.chunk < self.streamed)
 
     @property
     def loops(self) -> list[Axis]:
@@ -311,11 +315,31 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
         lanes = TILE
         units[units.index(tile.axis)] = tile.block
     chunk = _chunk(units, vector, lanes) if vector_safe and vector else 0
+    streamed = 0
+    if vector_safe and vector and _streams(nest, vector, lanes):
+        columns = estimate(vector.size)
+        streamed = -(-columns // lanes) * lanes
+        if columns > COLUMNS:
+            streamed = chunk = COLUMNS
+        elif chunk and units:
+            streamed = min(streamed, chunk)
     parallel = target.openmp and (bool(units) or chunk > 0) and _worth_threads(nest)
     masked = target.vector_bits == 512
     plan = Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
+    plan.streamed = streamed
     plan.stash = choose_stash(plan)
     return plan
+
+
+COLUMNS = 4096  # whose running results fit the first-level cache
+
+
+def _streams(nest: Nest, vector: Axis, lanes: int) -> bool:
+    """A reduction over rows, with lanes along the columns, that is better read row by row: many long rows."""
+    if not nest.r or not isinstance(vector.size, int) or not any(isinstance(i, Reduce) for i in nest.body):
+        return False
+    rows = estimate(product([a.size for a in nest.r]))
+    return rows >= 128 and vector.size >= 2 * lanes and COLUMNS % lanes == 0
 
 
 TILE = 16  # elements each way: a cache line of floats
