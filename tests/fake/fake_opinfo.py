@@ -16,6 +16,11 @@ from braze import ir
 from braze.errors import Unsupported
 from braze.fake import DataDependent, FakeMode, fake_like
 
+# Known to make other calls. A gradient through an in-place write to a view is replayed by view functions under tracing,
+# by as_strided in eager; eager conjugates lazily and resolves that with copies, which is not traced.
+OTHER_CALLS = """nn_functional_pad_circular polar fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ihfft fft_ihfft2 fft_ihfftn
+linalg_eig linalg_eigvals""".split()
+
 
 @dataclass
 class Tally:
@@ -48,6 +53,10 @@ def _relaid(x: torch.Tensor, layout: str) -> torch.Tensor:
     return y.requires_grad_(x.requires_grad)
 
 
+def tensors_complex(tensors: list[torch.Tensor]) -> bool:
+    return any(t.is_complex() for t in tensors)
+
+
 def program(op: Any, sample: Any, backward: bool) -> Any:
     """A function of the sample's tensors: the operator, then its gradients; returns both."""
 
@@ -66,10 +75,11 @@ def program(op: Any, sample: Any, backward: bool) -> Any:
     return run
 
 
-def compare(want: list[Call], got: list[Call], results: list[tuple[str, ...]]) -> str | None:
-    """The first difference. Where the two made other calls only the results are compared: a gradient through an
-    in-place write to a view is replayed by view functions under tracing, by ``as_strided`` in eager."""
-    if [c[0] for c in want] == [c[0] for c in got]:
+def compare(want: list[Call], got: list[Call], results: list[tuple[str, ...]], results_only: bool) -> str | None:
+    """The first difference of calls (unless ``results_only``) or results."""
+    if not results_only:
+        if [c[0] for c in want] != [c[0] for c in got]:
+            return f"other calls: eager {[c[0] for c in want]} traced {[c[0] for c in got]}"
         for a, b in zip(want, got):
             if a != b:
                 return f"eager {a} traced {b}"
@@ -107,7 +117,7 @@ def run_sample(op: Any, sample: Any, tally: Tally, backward: bool, layout: str =
             tally.differ.append(f"{type(e).__name__} after {got[-1:]}: {str(e)[:300]}")
         return
     tally.executed |= {str(f) for f in mode.executed_rules}
-    bad = compare(want, got, [eager, traced])
+    bad = compare(want, got, [eager, traced], op.formatted_name in OTHER_CALLS or tensors_complex(tensors))
     if bad is None:
         tally.same += 1
     else:

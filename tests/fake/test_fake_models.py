@@ -83,3 +83,33 @@ def test_bert() -> None:
     model = tf.BertForSequenceClassification(tf.BertConfig(num_labels=2, num_hidden_layers=2, vocab_size=100))
     ids = torch.randint(0, 100, (2, 16))
     assert same(model, [ids], lambda o: F.cross_entropy(o.logits, torch.tensor([0, 1]))) > 100
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("form", ["plain", "heads inside", "expanded"])
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize(
+    "causal, dropout, gqa", [(False, 0.0, False), (True, 0.0, False), (False, 0.5, False), (False, 0.0, True)]
+)
+def test_attention_backend(grad: bool, form: str, mask: str | None, causal: bool, dropout: float, gqa: bool) -> None:
+    """Torch picks the kernel by looking at the tensors: the same for tracing ones."""
+    if causal and mask:
+        pytest.skip("torch allows one of the two")
+    b, h, t, d = 2, 4, 6, 16
+
+    def tensor(heads: int) -> torch.Tensor:
+        if form == "heads inside":
+            x = torch.randn(b, t, heads, d).transpose(1, 2)
+        else:
+            x = torch.randn(1, heads, t, d).expand(b, -1, -1, -1) if form == "expanded" else torch.randn(b, heads, t, d)
+        return x.requires_grad_(grad)
+
+    extra = {"bool": torch.ones(t, t, dtype=torch.bool), "float": torch.zeros(b, 1, t, t)}
+
+    def run(q: Any, k: Any, v: Any, m: Any) -> None:
+        out = F.scaled_dot_product_attention(q, k, v, m, dropout, causal, enable_gqa=gqa)
+        if grad:
+            torch.autograd.grad(out.sum(), (q, k, v))
+
+    inputs = [tensor(h), tensor(h // 2 if gqa else h), tensor(h // 2 if gqa else h), extra.get(mask or "")]
+    assert eager_calls(run, inputs) == fake_calls(run, inputs)

@@ -7,11 +7,12 @@ neither 0 nor 1: sizes that are 0 or 1 are specialised before a trace begins.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir import IntLike, contiguous_strides, known_eq, known_le, known_lt
+from ..ir import Expr, IntLike, contiguous_strides, known_eq, known_le, known_lt, terms_of
 
 Ints = tuple[IntLike, ...]
 
@@ -23,11 +24,37 @@ def less(a: IntLike, b: IntLike) -> bool:
     """a < b, decided. Unsupported when the ranges of the symbols leave it open."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    if known_lt(a, b):
+    x, y = _cancelled(a, b)
+    if known_lt(x, y):
         return True
-    if known_le(b, a):
+    if known_le(y, x):
         return False
     raise Unsupported(f"the order of the symbolic strides {a} and {b} is not known")
+
+
+def _cancelled(a: IntLike, b: IntLike) -> tuple[IntLike, IntLike]:
+    """Both without the positive symbols that every term of both has as factors: the order stays the same.
+
+    Ranges alone do not order s and s*s.
+    """
+    terms = [list(terms_of(e)) for e in (a, b)]
+    if not all(terms):
+        return a, b
+    common = [atom for atom in terms[0][0][1] if atom.lo > 0]
+    for factors in (m for t in terms for _, m in t):
+        common = _shared(common, list(factors))
+    if not common:
+        return a, b
+    out = []
+    for t in terms:
+        total: IntLike = 0
+        for c, m in t:
+            rest = list(m)
+            for atom in common:
+                rest.remove(atom)
+            total = total + (Expr({tuple(rest): c}) if rest else c)
+        out.append(total)
+    return out[0], out[1]
 
 
 def dense_by(sizes: Ints, order: tuple[int, ...]) -> Ints:
@@ -39,6 +66,15 @@ def dense_by(sizes: Ints, order: tuple[int, ...]) -> Ints:
         n = sizes[d]
         step = step * (max(n, 1) if isinstance(n, int) else n)
     return tuple(out)
+
+
+def _shared(common: list[Any], factors: list[Any]) -> list[Any]:
+    out = []
+    for atom in common:
+        if atom in factors:
+            factors.remove(atom)
+            out.append(atom)
+    return out
 
 
 @lru_cache(65536)

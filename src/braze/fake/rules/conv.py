@@ -9,9 +9,10 @@ import torch
 
 from ...errors import Unsupported
 from ...ir import IntLike, TensorType
-from ..layout import channels_last, contiguous, suggests_channels_last
+from ..layout import channels_last, contiguous, is_contiguous, suggests_channels_last
 from ..registry import rule
 from ..result import formatted, fresh
+from .view import squeeze, unsqueeze
 
 
 def conv_sizes(
@@ -56,23 +57,44 @@ def _last(*xs: TensorType) -> bool:
 def _takes_last(
     x: TensorType, w: TensorType, stride: Any, dilation: Any, transposed: bool, out_padding: Any, groups: int
 ) -> bool:
-    """False where ATen picks its own 3-d transposed kernel on the CPU, which is contiguous only, over oneDNN's."""
-    if not (transposed and w.rank == 5 and x.device.type == "cpu") or x.dtype is not torch.float32:
-        return True
+    """False where the kernel that ATen picks is contiguous only: its own 3-d ones on the CPU, float64 on CUDA."""
+    if x.device.type == "cuda":
+        return x.dtype is not torch.float64
+    return w.rank != 5 or _by_onednn(x, w, stride, dilation, transposed, out_padding, groups)
+
+
+def _by_onednn(
+    x: TensorType, w: TensorType, stride: Any, dilation: Any, transposed: bool, out_padding: Any, groups: int
+) -> bool:
+    """Whether ATen gives a CPU convolution to oneDNN."""
     n = [k for k in (*x.sizes, *w.sizes) if isinstance(k, int)]
-    if len(n) < 10:
-        raise Unsupported(f"the memory format of a 3-d transposed convolution of symbolic sizes {x}")
-    strided = any(s != 1 for s in (*stride, *dilation))
-    if any(p >= s for p, s in zip(out_padding, stride)):
+    if len(n) < x.rank + w.rank:
+        raise Unsupported(f"the memory format of a 3-d convolution of symbolic sizes {x}")
+    if transposed and (any(p >= s for p, s in zip(out_padding, stride)) or (groups > 1 and n[1] == groups)):
         return False
+    if x.dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if x.dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    strided = any(s != 1 for s in (*stride, *dilation))
     worth = strided or n[0] >= 16 or n[-1] != 1 or n[-2] != 1 or torch.get_num_threads() > 1
     big = groups > 1 or (n[-1] > 3 and n[-2] > 3) or n[0] > 1 or n[0] * n[1] * n[2] * n[3] > 20480
-    return bool(worth and big)
+    return x.dtype is torch.float32 and worth and big
 
 
 def _formed(x: TensorType, sizes: Sequence[IntLike], last: bool) -> TensorType:
+    """A result in channels_last or contiguous; one of rank 3 is computed as rank 4 with a height of 1."""
     n = tuple(sizes)
-    return fresh(x, n, strides=channels_last(n) if last and len(n) in (4, 5) else contiguous(n))
+    if len(n) == 3:
+        return squeeze(_formed(x, (n[0], n[1], 1, n[2]), last), 2)
+    return fresh(x, n, strides=channels_last(n) if last else contiguous(n))
+
+
+def _chooses_last(x: TensorType, w: TensorType, *settings: Any) -> bool:
+    if w.rank == 3:
+        x = x if is_contiguous(x.sizes, x.strides) else fresh(x)
+        x, w = unsqueeze(x, 2), unsqueeze(w, 2)
+    return _last(x, w) and _takes_last(x, w, *settings)
 
 
 @rule("convolution _convolution convolution_overrideable")
@@ -80,14 +102,14 @@ def convolution(
     x: TensorType, w: TensorType, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, op: Any, g: int,
     *rest: Any
 ) -> TensorType:  # fmt: skip
-    last = _last(x, w) and _takes_last(x, w, stride, dilation, transposed, op, g)
+    last = _chooses_last(x, w, stride, dilation, transposed, op, g)
     return _formed(x, conv_sizes(x, w, stride, padding, dilation, transposed, op, g), last)
 
 
 @rule("convolution_backward convolution_backward_overrideable")
 def convolution_backward(g: TensorType, x: TensorType, w: TensorType, bias_sizes: Any, *rest: Any) -> Any:
-    transposed, groups, mask = rest[3], rest[5], rest[6]
-    last = _last(x, w) and _takes_last(x, w, rest[0], rest[2], transposed, rest[4], groups)
+    stride, _padding, dilation, transposed, out_padding, groups, mask = rest
+    last = _chooses_last(x, w, stride, dilation, transposed, out_padding, groups)
     channels = w.sizes[1] * groups if transposed else w.sizes[0]
     out = (_formed(x, x.sizes, last), _formed(w, w.sizes, last), fresh(g, (channels,)))
     return tuple(t if keep else None for t, keep in zip(out, mask))

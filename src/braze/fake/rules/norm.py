@@ -54,7 +54,8 @@ def rms_norm_backward(g: TensorType, x: TensorType, shape: Any, rstd: Any, w: An
 
 @rule("native_group_norm")
 def group_norm(x: TensorType, w: Any, b: Any, n: IntLike, c: IntLike, hw: IntLike, groups: IntLike, eps: float) -> Any:
-    stat = fresh(x, (n, groups), _acc(x, w))
+    mixed = x.dtype in _LOW and w is not None and w.dtype not in _LOW
+    stat = fresh(x, (n, groups), torch.float32 if mixed else x.dtype)
     return formatted(x, x.sizes) if x.device.type == "cpu" else fresh(x), stat, stat
 
 
