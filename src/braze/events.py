@@ -15,6 +15,17 @@ from typing import Any
 from .ir import Loc
 
 logger = logging.getLogger("braze")
+# The BRAZE_DEBUG from which a level is printed: 2 graphs, 3 kernels and the host program, 5 the stages between.
+DETAIL = {"capture": 2, "forward": 2, "backward": 2, "kernels": 3, "host": 3, "code": 5, "prims": 5, "loops": 5, "joint": 5}
+
+
+def print_log() -> None:
+    """Show the log on stderr, unless the program has set up handlers for it."""
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("braze: %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 class Deferred:
@@ -56,6 +67,13 @@ class GraphRecord:
     seconds: dict[str, float] = field(default_factory=dict)
     kernels: list[Any] = field(default_factory=list)
     fallback: str = ""  # why this graph runs in eager, "" if it does not
+    debug: int = 0
+
+    def add_level(self, name: str, level: Any) -> None:
+        """Keep what a stage made; ``BRAZE_DEBUG`` prints it as it comes."""
+        self.levels[name] = level
+        if self.debug >= DETAIL.get(name.rsplit(": ")[-1], 5):
+            logger.info("%s, %s:\n%s", self.name, name, level)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -66,7 +84,8 @@ class GraphRecord:
         finally:
             took = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + took
-            logger.debug("%s: %s took %.1f ms", self.name, name, took * 1e3)
+            if self.debug >= 4:
+                logger.info("%s: %s took %.1f ms", self.name, name, took * 1e3)
 
 
 @dataclass
@@ -79,9 +98,10 @@ class CompileLog:
     guards: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
     cache: dict[str, int] = field(default_factory=dict)  # hit, miss, bypass
+    debug: int = 0
 
     def new_graph(self, graph: Any) -> GraphRecord:
-        record = GraphRecord(f"graph_{len(self.graphs)}", graph)
+        record = GraphRecord(f"graph_{len(self.graphs)}", graph, debug=self.debug)
         self.graphs.append(record)
         return record
 

@@ -18,7 +18,7 @@ import torch
 from .backends import Request, lookup
 from .config import Config
 from .errors import CompileWarning, UnsupportedDevice
-from .events import CompileLog, GraphRecord
+from .events import CompileLog, GraphRecord, print_log
 from .ir import Graph, TensorType, load_python, verify
 
 logger = logging.getLogger("braze")
@@ -41,7 +41,9 @@ class Pipeline:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.log = CompileLog()
+        self.log = CompileLog(debug=settings.config.debug)
+        if settings.config.debug:
+            print_log()
         self._backend = lookup(settings.backend)
         self._warned = False
 
@@ -49,7 +51,7 @@ class Pipeline:
         """A callable over the graph's inputs. Falls back to the captured calls in eager when compiling fails, except
         under ``fullgraph=True`` or ``BRAZE_STRICT=1``, where the failure is raised."""
         record = self.log.new_graph(graph)
-        record.levels["capture"] = graph
+        record.add_level("capture", graph)
         try:
             if self.settings.config.verify:
                 verify(graph)
@@ -57,7 +59,11 @@ class Pipeline:
                 check_devices(types)
             request = Request(graph, tuple(types), inputs, self.settings.config, record)
             with record.stage("backend"):
-                return self._backend(request)
+                compiled = self._backend(request)
+            if self.log.debug:
+                calls, seconds = len(graph.calls), record.seconds["backend"]
+                logger.info("%s: %d calls, %d inputs, compiled in %.2f s", record.name, calls, len(types), seconds)
+            return compiled
         except Exception as e:
             if self.settings.fullgraph or self.settings.config.strict or isinstance(e, UnsupportedDevice):
                 raise

@@ -73,7 +73,7 @@ def test_gradients_match_eager(name: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", list(CASES))
 def test_ten_steps_follow_eager(name: str, device: str) -> None:
-    case = without_dropout(build(name, "tiny", 4))
+    case = without_dropout(build(name, "tiny", 8))
     model, inputs, target = place(case, device)
     twin = copy.deepcopy(model)
     curves = []
@@ -87,7 +87,7 @@ def test_ten_steps_follow_eager(name: str, device: str) -> None:
             optimizer.step()
             curve.append(loss.item())
         curves.append(torch.tensor(curve))
-    torch.testing.assert_close(curves[1], curves[0], rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(curves[1], curves[0], rtol=1e-3, atol=1e-2)
     assert curves[1][-1] < curves[1][0]
 
 

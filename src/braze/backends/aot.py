@@ -24,12 +24,12 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     graph = drop_full_masks(request.graph)
     with record.stage("joint trace"):
         joint = trace_joint(lambda *xs: interpret(graph, xs), list(request.types))
-    record.levels["joint"] = joint.graph
+    record.add_level("joint", joint.graph)
     with record.stage("partition"):
         aot = partition(joint, config.memory_budget)
-    record.levels["forward"] = aot.forward
+    record.add_level("forward", aot.forward)
     if aot.backward is not None:
-        record.levels["backward"] = aot.backward
+        record.add_level("backward", aot.backward)
     if config.verify:
         verify(aot.forward)
         if aot.backward is not None:

@@ -22,21 +22,21 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     record, config = request.record, request.config
     with record.stage("prims"):
         graph = decompose(graph)
-    record.levels[f"{side}: prims"] = graph
+    record.add_level(f"{side}: prims", graph)
     if config.verify:
         verify(graph)
     with record.stage("loops"):
         program = lower(graph)
-    record.levels[f"{side}: loops"] = Deferred(partial(to_text, program))
+    record.add_level(f"{side}: loops", Deferred(partial(to_text, program)))
     with record.stage("fuse"):
         program = fuse(program)
     with record.stage("plan"):
         program = plan(program)
-    record.levels[f"{side}: kernels"] = Deferred(partial(to_text, program))
+    record.add_level(f"{side}: kernels", Deferred(partial(to_text, program)))
     with record.stage("codegen"):
         compiled = compile_program(program, config)
-    record.levels[f"{side}: host"] = compiled.source
-    record.levels[f"{side}: code"] = "\n\n".join(compiled.kernels.values())
+    record.add_level(f"{side}: host", compiled.source)
+    record.add_level(f"{side}: code", "\n\n".join(compiled.kernels.values()))
     record.kernels += [step.name for step in program.steps if isinstance(step, Kernel)]
     call = compiled.call
     call.boxed = True  # type: ignore[attr-defined]

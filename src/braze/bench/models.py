@@ -33,7 +33,7 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(image=32, tokens=16, batch=2, layers=2),
+    "tiny": Size(image=64, tokens=16, batch=2, layers=2),
     "small": Size(image=64, tokens=32, batch=4),
     "full": Size(image=224, tokens=128, batch=32),
 }

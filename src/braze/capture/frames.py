@@ -181,6 +181,8 @@ class Session(_C.Session):  # type: ignore[misc]
             return None
         roots = [g for g in got.guards if isinstance(g, IdIs) and isinstance(g.source, LocalSource)]
         version = Version(got.guards, roots=roots)
+        if self.pipeline.settings.config.debug >= 4:
+            logger.info("%s, guards:\n  %s", frame_name(code), "\n  ".join(got.guards.describe()))
         self._add(code, program, got.code, version)
         return version, True
 

@@ -43,6 +43,7 @@ def explain(fn: Callable[..., Any], **options: Any) -> Callable[..., Explanation
         output = compiled(*args, **kwargs)
         log = log_of(compiled)
         assert log is not None
+        log.guards = compiled._braze_session.describe_guards()
         out = Explanation(log, output)
         print(out)
         return out
@@ -99,7 +100,7 @@ def _guards(log: CompileLog) -> str:
         return ""
     shown = [f"  {g}" for g in log.guards[:20]]
     more = len(log.guards) - len(shown)
-    return "\n".join([f"Guards ({len(log.guards)}):", *shown, *([f"  … and {more} more"] if more else [])])
+    return "\n".join(["Guards:", *shown, *([f"  … and {more} more lines"] if more else [])])
 
 
 def _times(log: CompileLog) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import sys
 import time
 from typing import Any
 
@@ -287,6 +288,73 @@ def arguments_are_rebound(x, n):
     return x * n
 
 
+@case(X)
+def inside_an_except_block(x):
+    y = x + 1
+    try:
+        raise KeyError("a", 2)
+    except KeyError as e:
+        print("handling", sys.exc_info()[1] is e, e.args)
+        y = y * e.args[1]
+    return y, sys.exc_info()[0] is None
+
+
+@case(X, breaks=2, graphs=3)
+def inside_nested_except_and_finally_blocks(x):
+    try:
+        try:
+            x = x + 1
+            raise ValueError("outer")
+        except ValueError as e:
+            try:
+                raise KeyError("inner") from e
+            except KeyError as f:
+                print("both", f.__cause__ is e, sys.exc_info()[0].__name__)
+                x = x * 2
+                raise
+            finally:
+                print("finally", sys.exc_info()[0].__name__)
+                x = x - 1
+    except KeyError as e:
+        x = x + len(str(e))
+    return x, sys.exc_info()[0] is None
+
+
+@case(X)
+def reraised_after_a_break(x):
+    try:
+        try:
+            x = x + 1
+            raise ValueError("v")
+        except ValueError:
+            print("logging it")
+            raise
+    except ValueError as e:
+        return x * 2, str(e)
+
+
+class Loud:
+    def __init__(self, swallow):
+        self.swallow = swallow
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        print("exit", kind and kind.__name__, value)
+        return self.swallow
+
+
+@case(X, breaks=2, graphs=3)
+def exits_that_break(x):
+    with Loud(False):
+        x = x + 1
+    with Loud(True):
+        x = x * 2
+        raise ValueError("swallowed")
+    return x - 1
+
+
 @pytest.mark.parametrize(("f", "args", "breaks", "graphs"), CASES)
 def test_break(f, args, breaks, graphs):
     log = check(f, *args, breaks=None)
@@ -338,6 +406,27 @@ def test_exception_inside_an_except_block():
             raise KeyError("a")
         except KeyError as e:
             raise ValueError("b") from e
+
+    check(f, X, breaks=None)
+
+
+def test_exception_through_an_exit_that_breaks():
+    def f(x):
+        with Loud(False):
+            y = x + 1
+            raise KeyError(y.shape[0])
+
+    check(f, X, breaks=None)
+
+
+def test_exception_in_finally_replaces_the_first():
+    def f(x):
+        y = x + 1
+        try:
+            raise KeyError("first")
+        finally:
+            print("cleaning")
+            raise ValueError(y.dim())
 
     check(f, X, breaks=None)
 
