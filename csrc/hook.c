@@ -138,6 +138,22 @@ static Extra *get_extra(PyCodeObject *code, bool create) {
     return p;
 }
 
+/* What get_extra(code, false) gives, without a call: the layout is CPython's own (Objects/codeobject.c), checked at import. */
+static inline Extra *peek_extra(PyCodeObject *code) {
+    const struct { Py_ssize_t n; void *items[]; } *x = code->co_extra;
+    return x != NULL && extra_index < x->n ? x->items[extra_index] : NULL;
+}
+
+static int check_peek(void) {
+    PyObject *code = (PyObject *)PyCode_NewEmpty("", "", 1);
+    bool ok = code != NULL && peek_extra((PyCodeObject *)code) == NULL;
+    Extra *x = ok ? get_extra((PyCodeObject *)code, true) : NULL;
+    ok = x != NULL && peek_extra((PyCodeObject *)code) == x;
+    Py_XDECREF(code);
+    if (!ok && !PyErr_Occurred()) PyErr_SetString(PyExc_ImportError, "braze does not know this CPython's code objects");
+    return ok ? 0 : -1;
+}
+
 static int extra_add(Extra *x, Entry *e) {
     if (x->n == x->room) {
         Py_ssize_t room = x->room ? 2 * x->room : 4;
@@ -315,12 +331,10 @@ static PyObject *hook(PyThreadState *ts, _PyInterpreterFrame *f, int throwflag) 
     Session *session = active;
     if (session == NULL || throwflag || f->owner != FRAME_OWNED_BY_THREAD) return run_original(ts, f, throwflag);
     PyCodeObject *code = FRAME_CODE(f);
-    void *p = NULL;
-    GetExtra((PyObject *)code, extra_index, &p);
-    Extra *x = p;
+    Extra *x = peek_extra(code);
     const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
-    if ((x != NULL && x->skip) || (code->co_flags & wanted) != wanted || FRAME_IP(f) != START_IP(code))
-        return run_original(ts, f, 0);
+    if (x != NULL && x->skip) return run_original(ts, f, 0);
+    if ((code->co_flags & wanted) != wanted || FRAME_IP(f) != START_IP(code)) return run_original(ts, f, 0);
     PyObject *function = FRAME_FUNC(f), *inputs = NULL;
     Entry *e = x ? lookup(x, session, (PyFunctionObject *)function, f->localsplus, &inputs) : NULL;
     if (e == NULL) {
@@ -661,6 +675,7 @@ int braze_init_hook(PyObject *m) {
         PyErr_SetString(PyExc_ImportError, "no slot is left on code objects");
         return -1;
     }
+    if (check_peek() < 0) return -1;
     str_callback = PyUnicode_InternFromString("callback");
     stubs = PyDict_New();
     if (str_callback == NULL || stubs == NULL || PyType_Ready(&Quiet_Type) < 0) return -1;
