@@ -37,6 +37,7 @@ class Cluster:
         "loads",
         "stage",
         "preds",
+        "succs",
         "anc",
         "bits",
         "step",
@@ -55,6 +56,7 @@ class Cluster:
         self.loads: dict[Buffer, list[Index | None]] = {}
         self.stage: dict[Buffer, int] = {}
         self.preds: set[int] = set()
+        self.succs: set[int] = set()
         self.anc = 0
         self.bits = 1 << op.id
         self.step = 0
@@ -130,6 +132,7 @@ class Clusters:
             p = self.at[o.id]
             if p is not None:
                 c.preds.add(p.id)
+                p.succs.add(c.id)
                 c.anc |= p.anc | p.bits
         self.at[op.id] = c
         self.live[c.id] = c
@@ -161,24 +164,28 @@ class Clusters:
         bits = base.bits | other.bits
         anc = (base.anc | other.anc) & ~bits
         base.preds |= other.preds
-        old_bits = (base.bits, other.bits)
-        grew = anc & ~base.anc or other.bits
+        base.succs |= other.succs
         base.bits, base.anc = bits, anc
         for op in other.ops:
             self.at[op.id] = base
         base.ops += other.ops
         del self.live[other.id]
-        if grew:
-            self._spread(base, old_bits)
+        if base.succs:
+            self._spread(base)
 
-    def _spread(self, base: Cluster, old_bits: tuple[int, int]) -> None:
+    def _spread(self, base: Cluster) -> None:
         """Tell the descendants of a grown cluster about its new ancestors."""
-        a, b = old_bits
         new = base.bits | base.anc
-        touched = a | b
-        for c in self.live.values():
-            if c.anc & touched and c is not base:
-                c.anc |= new & ~c.bits
+        stack = [base]
+        seen = {base.id}
+        while stack:
+            for id in stack.pop().succs:
+                c = self.find(id)
+                if c.id not in seen:
+                    seen.add(c.id)
+                    if new & ~(c.anc | c.bits):
+                        c.anc |= new & ~c.bits
+                        stack.append(c)
 
 
 def _move_values(base: Cluster, other: Cluster, env: Env) -> None:
