@@ -1,4 +1,4 @@
-"""Loading CPU kernels: the call from Python, its errors, the lifetime of code, the cache, and no need of a C compiler."""
+"""Loading CPU kernels: the call from Python, its errors, lifetime of code, the cache, and no need of a C compiler."""
 
 from __future__ import annotations
 
@@ -94,6 +94,8 @@ def test_objects_come_from_the_disk_cache(tmp_path: Path, monkeypatch: pytest.Mo
     y = torch.zeros(1)
     f(torch.ones(1), y, 2)
     assert y.item() == 2
+    assert load_kernels([SCALE], config)[0] is f  # alive: nothing is linked again
+    del f
     for p in files:
         p.write_bytes(p.read_bytes()[:-3])
     with pytest.raises(AssertionError, match="compiled again"):

@@ -11,8 +11,9 @@ import ctypes
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -285,18 +286,56 @@ def imports_of(text: str) -> list[str]:
 
 
 def load_kernels(sources: Sequence[Source], config: Config | None = None, target: Target | None = None) -> list[Kernel]:
-    """One Python function a source, in order: from the disk cache, or compiled (in threads). ``target``: the machine to
-    compile for, when it should be less than the running one."""
+    """One Python function a source, in order: alive in this process, from the disk cache, or compiled. ``target``: the
+    machine to compile for, when it should be less than the running one."""
     config = config or Config.from_env()
+    pending = {s: prepare(s, config, target) for s in dict.fromkeys(sources)}
+    done = {s: p.kernel() for s, p in pending.items()}
+    return [done[s] for s in sources]
+
+
+_LOADED: weakref.WeakValueDictionary[tuple[str, Source], Any] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A kernel whose machine code is being made on another thread."""
+
+    source: Source
+    key: str
+    config: Config
+    loaded: Kernel | None
+    obj: Future[bytes] | None
+
+    def kernel(self) -> Kernel:
+        """Wait for it and load it. RuntimeError with LLVM's message when the text is wrong (a generator's bug)."""
+        if self.loaded is not None:
+            return self.loaded
+        assert self.obj is not None
+        made = _load(_linker(), _entry(self.config), self.obj.result(), self.source)
+        _LOADED[self.key, self.source] = made
+        return made
+
+
+def prepare(source: Source, config: Config, target: Target | None = None) -> Pending:
+    """Start making a kernel's machine code."""
     target = target or host_target()
+    key = _key(source.text, target)
+    loaded = _LOADED.get((key, source))
+    if loaded is not None:
+        return Pending(source, key, config, loaded, None)
     cache = _object_cache(config.cache_path if config.disk_cache else None)
-    objects = _objects([s.text for s in sources], target, cache)
-    linker, entry = _linker(), _entry(config)
-    loaded: dict[tuple[bytes, Source], Kernel] = {}
-    for obj, source in zip(objects, sources):
-        if (obj, source) not in loaded:
-            loaded[obj, source] = _load(linker, entry, obj, source)
-    return [loaded[obj, source] for obj, source in zip(objects, sources)]
+    return Pending(source, key, config, None, _worker().submit(_object, source.text, target, cache, key))
+
+
+_WORKERS: dict[int, ThreadPoolExecutor] = {}  # by process: a fork does not inherit threads
+
+
+def _worker() -> ThreadPoolExecutor:
+    """One thread: llvmlite lets only one into LLVM at a time, but Python runs on meanwhile."""
+    if os.getpid() not in _WORKERS:
+        _WORKERS[os.getpid()] = ThreadPoolExecutor(1, "braze-llvm")
+    return _WORKERS[os.getpid()]
 
 
 def _load(linker: _Linker, entry: int, obj: bytes, source: Source) -> Kernel:
@@ -320,35 +359,22 @@ def _entry(config: Config) -> int:
             raise Unsupported("this torch version lays tensors out in a way that compiled CPU kernels do not know")
         cache = _object_cache(config.cache_path if config.disk_cache else None)
         text = entry_text(target.triple, target.tensor_offset, bytes.__basicsize__ - 1, target.openmp)
-        (obj,) = _objects([text], target, cache)
+        obj = _object(text, target, cache, _key(text, target))
         _ENTRY.append(_linker().link(obj, imports_of(text), ["call"], "entry"))
     return int(_ENTRY[0]["call"])
 
 
-def _objects(texts: Sequence[str], target: Target, cache: DiskCache) -> list[bytes]:
-    """Object code of each text, from the cache where it has it."""
-    keys = [content_key(t, target.key, _versions(), str(CODEGEN_LEVEL)) for t in texts]
-    objects: dict[str, bytes] = {}
-    todo: dict[str, str] = {}
-    for key, text in zip(keys, texts):
-        if key not in objects and key not in todo:
-            found = cache.get(key)
-            if found is None:
-                todo[key] = text
-            else:
-                objects[key] = found
-    for key, obj in zip(todo, _compile_all(list(todo.values()), target)):
-        objects[key] = obj
-        cache.put(key, obj)
-    return [objects[k] for k in keys]
+def _key(text: str, target: Target) -> str:
+    return content_key(text, target.key, _versions(), str(CODEGEN_LEVEL))
 
 
-def _compile_all(texts: list[str], target: Target) -> list[bytes]:
-    workers = min(len(texts), os.cpu_count() or 1)
-    if workers <= 1:
-        return [compile_text(t, target) for t in texts]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda t: compile_text(t, target), texts))
+def _object(text: str, target: Target, cache: DiskCache, key: str) -> bytes:
+    """Object code of a module, from the cache where it has it."""
+    found = cache.get(key)
+    if found is None:
+        found = compile_text(text, target)
+        cache.put(key, found)
+    return found
 
 
 @lru_cache(maxsize=1)

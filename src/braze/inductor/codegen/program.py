@@ -9,7 +9,7 @@ from typing import Any
 from braze.config import Config
 from braze.inductor.loops import Buffer, Kernel, Program, canonical
 from braze.ir import to_str
-from braze.runtime.cpu import Source, load_kernels
+from braze.runtime.cpu import Pending, Source, prepare
 from braze.runtime.cuda import load_kernels_cuda
 
 from .host import HostWriter, scope
@@ -57,30 +57,31 @@ def emit_host(program: Program) -> str:
 def compile_program(program: Program, config: Config | None = None) -> CompiledProgram:
     """Generate, compile and bind. Unsupported names what the code generator cannot do."""
     config = config or Config.from_env()
+    kernels = [step for step in program.steps if isinstance(step, Kernel)]
+    pending = _start_cpu([k for k in kernels if k.device.type != "cuda"], config)
     writer = HostWriter(program, kernel_order)
     text = writer.write()
-    kernels = [step for step in program.steps if isinstance(step, Kernel)]
-    cpu = _compile_cpu([k for k in kernels if k.device.type != "cuda"], writer, config)
-    cuda = _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
-    compiled = {**cpu, **cuda}
+    code = compile(text, f"<braze host {program.name}>", "exec")
+    compiled = {key: (p.kernel(), p.source.text) for key, p in pending.items()}
+    compiled |= _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
     names = scope(writer, {key: function for key, (function, _) in compiled.items()})
-    exec(compile(text, f"<braze host {program.name}>", "exec"), names)  # noqa: S102
+    exec(code, names)  # noqa: S102
     return CompiledProgram(names["call"], text, {writer.kernels[key]: source for key, (_, source) in compiled.items()})
 
 
 Functions = dict[str, tuple[Any, str]]  # canonical key -> (function, its text)
 
 
-def _compile_cpu(kernels: list[Kernel], writer: HostWriter, config: Config) -> Functions:
-    sources: dict[str, Source] = {}
+def _start_cpu(kernels: list[Kernel], config: Config) -> dict[str, Pending]:
+    """Emit each distinct kernel and let a thread compile it while the rest is emitted."""
+    pending: dict[str, Pending] = {}
     for kernel in kernels:
         form = canonical(kernel)
-        if form.key not in sources:
+        if form.key not in pending:
             if form.key not in _EMITTED:
-                _EMITTED[form.key] = replace(emit_source(form.kernel), name=writer.kernels[form.key])
-            sources[form.key] = _EMITTED[form.key]
-    functions = load_kernels(list(sources.values()), config)
-    return {key: (f, source.text) for (key, source), f in zip(sources.items(), functions)}
+                _EMITTED[form.key] = replace(emit_source(form.kernel), name=kernel.name)
+            pending[form.key] = prepare(_EMITTED[form.key], config)
+    return pending
 
 
 def _compile_cuda(kernels: list[Kernel], config: Config) -> Functions:
