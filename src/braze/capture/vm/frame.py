@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .values.statics import FunctionValue
 
 
+LASTI = Const(0)  # the offset of the raising instruction; only tracebacks use it, and those are Python's
+
+
 class Frame:
     """One call of a Python function during interpretation."""
 
@@ -95,7 +98,7 @@ class Frame:
         target, depth, lasti = entry
         del self.stack[depth:]
         if lasti:
-            self.stack.append(Const(self.pc - 1))
+            self.stack.append(LASTI)
         self.stack.append(e.value)
         self.kw_names = ()
         self.pc = target

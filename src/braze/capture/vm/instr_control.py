@@ -18,13 +18,13 @@ PY313 = sys.version_info >= (3, 13)
 
 
 class PreviousException(Value):
-    """What PUSH_EXC_INFO puts below an exception: the one that was handled before, or None."""
+    """What PUSH_EXC_INFO puts below ``current``: the exception that was handled before, or None."""
 
-    __slots__ = ("value",)
+    __slots__ = ("value", "current")
 
-    def __init__(self, value: Value | None) -> None:
+    def __init__(self, value: Value | None, current: Value) -> None:
         self.source = None
-        self.value = value
+        self.value, self.current = value, current
 
 
 # ---- jumps
@@ -236,7 +236,7 @@ def with_except_start(f: Frame, o: Op) -> None:
 @op("PUSH_EXC_INFO")
 def push_exc_info(f: Frame, o: Op) -> None:
     e = f.stack.pop()
-    f.stack += (PreviousException(f.vm.handled), e)
+    f.stack += (PreviousException(f.vm.handled, e), e)
     f.vm.handled = e
 
 

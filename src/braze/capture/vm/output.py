@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from braze.capture.bytecode import VERSION, Label
@@ -18,6 +19,7 @@ from .frame import Frame
 from .instr_control import PreviousException
 from .rebuild import OUTPUTS, Rebuilder
 from .resume import (
+    EXCEPTION_ENTRY,
     NULL_ENTRY,
     VALUE_ENTRY,
     closure_names,
@@ -140,8 +142,8 @@ def finish_return(vm: Tracer, code: CodeType, value: Value, compile_graph: Compi
 
 _CANNOT_BREAK = frozenset(
     "LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_CLOSURE DELETE_FAST DELETE_DEREF LOAD_FAST_AND_CLEAR YIELD_VALUE SEND "
-    "GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_ASYNC_WITH END_ASYNC_FOR RETURN_GENERATOR RERAISE LOAD_CLASSDEREF "
-    "WITH_EXCEPT_START CHECK_EXC_MATCH LOAD_GLOBAL".split()
+    "GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_ASYNC_WITH END_ASYNC_FOR RETURN_GENERATOR LOAD_CLASSDEREF "
+    "CHECK_EXC_MATCH LOAD_GLOBAL".split()
 )
 
 
@@ -158,8 +160,6 @@ class _BreakWriter(_Writer):
         """Raise where a frame cannot be split here."""
         if self.op.name in _CANNOT_BREAK:
             unsupported(f"a break at {self.op.name}")
-        if any(isinstance(v, PreviousException) for v in self.frame.stack):
-            unsupported("a break inside an except or finally block")
         if self.code.co_flags & 0x20:
             unsupported("a break inside a generator")
 
@@ -172,20 +172,21 @@ class _BreakWriter(_Writer):
         handler = f.code.handlers[index]
         if handler is not None:
             targets.append(handler[0])
-        no_next = self.op.name == "RAISE_VARARGS"
+        no_next = self.op.name in ("RAISE_VARARGS", "RERAISE")
         live: dict[int, list[str]] = {}
         for t in targets:
             wanted = live_names(self.code, t) if not (no_next and t == index + 1) else set()
             live[t] = [n for n in self.names if n in wanted and n not in self.cells and self._slot(n) is not None]
         cells = [self._cell(n) for n in self.cells]
-        roots = [v for v in f.stack if v is not NULL]
+        roots = [v.current if isinstance(v, PreviousException) else v for v in f.stack if v is not NULL]
         roots += [v for n in dict.fromkeys(n for t in targets for n in live[t]) if (v := self._slot(n)) is not None]
         roots += cells
         self.begin(roots, compile_graph)
         taken = Label("taken")
         kept, results = self._operands()
+        self._handle_exceptions()
         for v in f.stack[kept:]:
-            self.rb.push(v)
+            self.rb.push(_NO_EXCEPTION if isinstance(v, PreviousException) else v)
         start, end = self.e.label(), Label("end")
         if handler is not None:
             self.e.emit("NOP")  # 3.13 looks up an error of an inlined call one code unit before the call
@@ -193,7 +194,10 @@ class _BreakWriter(_Writer):
         self.e.label(end)
         stack = self._entries(kept)
         if not no_next:
-            self._continue(index + 1, [*stack, *self._store(results)], live[index + 1], cells)
+            after = [*stack, *self._store(results)]
+            if self.op.name == "WITH_EXCEPT_START":
+                after = [*f.stack, after[-1]]
+            self._continue(index + 1, after, live[index + 1], cells)
         if isinstance(self.op.instr.arg, Label):
             self._jumped(taken, live[targets[1]], cells)
         if handler is not None:
@@ -217,11 +221,35 @@ class _BreakWriter(_Writer):
         """The first n entries of the frame's stack, as :meth:`_continue` takes them."""
         return list(self.frame.stack[:n])
 
+    def _handled(self) -> list[Value]:
+        """The exceptions whose except or finally blocks the break is in, outermost first."""
+        if self.op.name == "RERAISE":
+            return []  # leaves them; which are still handled does not matter to it
+        return [v.current for v in self.frame.stack if isinstance(v, PreviousException)]
+
+    def _handle_exceptions(self) -> None:
+        """Make the exceptions being handled known to Python, as they are where the break is."""
+        for v in self._handled():
+            if v.source is None:
+                self.rb.do(_give_traceback, [v])
+            self.rb.push(v)
+            self.e.emit("PUSH_EXC_INFO")
+
+    def _leave_exceptions(self) -> None:
+        """Undo :meth:`_handle_exceptions`; the continuation does it again."""
+        for _ in self._handled():
+            self.e.pop()
+            self.e.emit("POP_EXCEPT")
+
     def _operands(self) -> tuple[int, list[bool]]:
         """How many stack entries stay as they are, and for each result of the instruction whether it is a NULL."""
         op, stack = self.op, self.frame.stack
         if op.name in _PEEKING:
             return 0, [v is NULL for v in stack[: len(stack) + stack_effect(op.instr, False)]]
+        if op.name == "WITH_EXCEPT_START":
+            return len(stack) - 4, [False] * 5
+        if op.name == "RERAISE":
+            return len(stack) - 1, []
         effect = stack_effect(op.instr, False)
         count = _RESULTS.get(op.name, 1)
         n: int = count(op.instr) if callable(count) else count
@@ -241,6 +269,9 @@ class _BreakWriter(_Writer):
         if _loads_method(op):  # as a bound method, since which of the two forms the pair has is not known
             e.emit("LOAD_ATTR" if name == "LOAD_METHOD" else name, op.instr.arg, flags & ~1)
             e.callee_from_top()
+            return
+        if name == "RERAISE":
+            e.emit(name, 0)
             return
         e.emit(name, taken if isinstance(op.instr.arg, Label) else op.instr.arg, flags)
 
@@ -283,7 +314,7 @@ class _BreakWriter(_Writer):
         target, depth, lasti = handler
         e = self.e
         caught = e.label(Label("caught"))
-        e.region(start, end, caught, 0)
+        e.region(start, end, caught, 2 * len(self._handled()))
         entries = self._entries(depth)
         error = self._store([False])
         # an offset, for tracebacks alone; the real one would be of other code
@@ -292,7 +323,8 @@ class _BreakWriter(_Writer):
     def _continue(self, index: int, entries: list[Value | str], live: list[str], cells: list[CellValue]) -> None:
         """Return what the continuation at ``index`` gives. ``entries``: its stack, of values and of locals' names."""
         e, rb = self.e, self.rb
-        kinds = [NULL_ENTRY if v is NULL else VALUE_ENTRY for v in entries]
+        self._leave_exceptions()
+        kinds = [_kind(v) for v in entries]
         code = continuation(self.code, index, kinds, live)
         if cells:
             fixed = [rb.constant(code), rb.constant(self.vm.scope), Const(code.co_qualname)]
@@ -304,6 +336,8 @@ class _BreakWriter(_Writer):
         for v in entries:
             if isinstance(v, str):
                 e.load(v)
+            elif isinstance(v, PreviousException):
+                rb.push(v.current)
             elif v is not NULL:
                 rb.push(v)
         for n in live:
@@ -313,8 +347,23 @@ class _BreakWriter(_Writer):
         for n in names:
             e.delete(n)
         self.drop_temporaries()
-        e.call(kinds.count(VALUE_ENTRY) + len(live))
+        e.call(len(kinds) - kinds.count(NULL_ENTRY) + len(live))
         e.return_value()
+
+
+def _give_traceback(e: BaseException) -> None:
+    """An exception that is being handled has a traceback; 3.11 crashes in ``with`` where it has none."""
+    frame = sys._getframe(1)
+    e.__traceback__ = TracebackType(None, frame, 0, frame.f_lineno)
+
+
+_NO_EXCEPTION = Const(None)
+
+
+def _kind(entry: Value | str) -> str:
+    if isinstance(entry, PreviousException):
+        return EXCEPTION_ENTRY
+    return NULL_ENTRY if entry is NULL else VALUE_ENTRY
 
 
 def _loads_method(op: Op) -> bool:

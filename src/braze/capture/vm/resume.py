@@ -28,6 +28,7 @@ from .decode import variable_slots
 
 NULL_ENTRY = "null"
 VALUE_ENTRY = "value"
+EXCEPTION_ENTRY = "exception"  # what PUSH_EXC_INFO leaves below an exception; passed is the one being handled
 _ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP", "JUMP_NO_INTERRUPT"))
 _VARIABLES = LOCALS | CELLS
 _CACHE: dict[tuple[Any, ...], CodeType] = {}
@@ -105,8 +106,8 @@ def unique_slot_names(code: CodeType) -> list[str]:
 def continuation(code: CodeType, index: int, stack: Sequence[str], names: Sequence[str]) -> CodeType:
     """The code object of the rest from instruction ``index``.
 
-    ``stack``: one entry an item, NULL_ENTRY or VALUE_ENTRY; ``names``: the plain variables passed, after the stack
-    values. Free variables: :func:`closure_names`.
+    ``stack``: one entry an item, NULL_ENTRY, VALUE_ENTRY or EXCEPTION_ENTRY; ``names``: the plain variables passed,
+    after the stack values. Free variables: :func:`closure_names`.
     """
     key = (code, index, tuple(stack), tuple(names))
     found = _CACHE.get(key)
@@ -128,7 +129,7 @@ def continuation(code: CodeType, index: int, stack: Sequence[str], names: Sequen
             items.append(item)
     b.items = items
     cells = closure_names(code)
-    params = [f"<stack {i}>" for i, s in enumerate(stack) if s == VALUE_ENTRY]
+    params = [f"<stack {i}>" for i, s in enumerate(stack) if s != NULL_ENTRY]
     b.varnames = [*params, *names, *(v for v in b.varnames if v not in cells and v not in names and v not in params)]
     b.cellvars, b.freevars = [], cells
     b.argcount, b.posonlyargcount, b.kwonlyargcount = len(params) + len(names), 0, 0
@@ -178,8 +179,11 @@ def _prologue(b: Bytecode, entry: Label, stack: Sequence[str], params: list[str]
     for s in stack:
         if s == NULL_ENTRY:
             e.emit("PUSH_NULL")
-        else:
-            e.load(next(names))
+            continue
+        e.load(next(names))
+        if s == EXCEPTION_ENTRY:
+            e.emit("PUSH_EXC_INFO")
+            e.pop()
     for name in params:
         e.delete(name)  # the frame must not keep what the stack drops
     e.jump(entry)

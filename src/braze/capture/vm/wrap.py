@@ -207,6 +207,7 @@ def _wrapper(vm: Tracer, raw: Any, source: Source | None) -> Value:
 def _exception(vm: Tracer, raw: Any, source: Source | None) -> Value:
     vm.guards.type_(source, type(raw))
     where = source.attr("args") if source is not None else None
+    vm.guards.length(where, len(raw.args))
     args = [wrap(vm, a, where.item(i) if where is not None else None) for i, a in enumerate(raw.args)]
     return ExceptionValue(type(raw), args, raw if source is not None else None, source)
 

@@ -398,16 +398,18 @@ def convert_value(vm: Tracer, v: Value, how: int) -> Value:
     if isinstance(v, ExceptionValue) and how == 2:
         texts = [vm.convert_value(a, 2).as_const(vm) for a in v.args]
         return Const(f"{cls.__name__}({', '.join(texts)})")
-    if issubclass(cls, BaseException) and hasattr(v, "args") and how == 1:
-        args = v.args
-        return (
-            vm.convert_value(args[0], 1)
-            if len(args) == 1
-            else Const("")
-            if not args
-            else vm.convert_value(vm.new_tuple(args), 1)
-        )
+    if isinstance(v, ExceptionValue) and how == 1:
+        return exception_text(vm, v)
     unsupported(f"the text of a {cls.__name__}")
+
+
+def exception_text(vm: Tracer, e: ExceptionValue) -> Value:
+    """``BaseException.__str__``, or ``KeyError``'s."""
+    if not e.args:
+        return Const("")
+    if len(e.args) == 1:
+        return vm.convert_value(e.args[0], 2 if issubclass(e.cls, KeyError) else 1)
+    return vm.convert_value(vm.new_tuple(e.args), 1)
 
 
 def format_value(vm: Tracer, v: Value, how: int, spec: Value | None) -> Value:

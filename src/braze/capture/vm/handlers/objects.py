@@ -15,6 +15,7 @@ from ..values.generator import GeneratorValue
 from ..values.objects import ExceptionValue, ObjectValue
 from ..values.sequences import TupleValue
 from ..values.statics import ClassValue, FunctionValue
+from .builtin import exception_text
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -133,12 +134,10 @@ def with_traceback(vm: Tracer, e: Value, tb: Value) -> Value:
     return e
 
 
-@simple(BaseException.__str__)
+@simple(BaseException.__str__, KeyError.__str__)
 def exception_str(vm: Tracer, e: Value) -> Value:
     assert isinstance(e, ExceptionValue)
-    if not e.args:
-        return Const("")
-    return vm.convert_value(e.args[0] if len(e.args) == 1 else vm.new_tuple(e.args), 1)
+    return exception_text(vm, e)
 
 
 # ---- generators
