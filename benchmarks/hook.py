@@ -1,7 +1,7 @@
 """What the frame hook costs: python benchmarks/hook.py [--json]
 
-Gates, in nanoseconds a call: a Python function that nothing is compiled for, while a session is on, at most 60 more than
-without braze; outside of a session, nothing. Each figure is the best of several rounds, the empty loop taken off.
+Gates, in nanoseconds a call: a Python function that nothing is compiled for, while a session is on, at most 60 more
+than without braze; outside of a session, nothing. Each figure is the best of several rounds, the empty loop taken off.
 """
 
 from __future__ import annotations
