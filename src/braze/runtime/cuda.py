@@ -19,9 +19,11 @@ import torch
 from braze.config import Config
 from braze.errors import Unsupported
 
+from .cache import DiskCache, content_key
 from .cuda_compile import Binary, Compiler, compiler, pool, worker_count
 from .cuda_kernel import TritonKernel
 from .cuda_launch import arguments, fast_function
+from .cuda_tune import Budget, Tuned
 
 logger = logging.getLogger("braze")
 Kernel = Callable[..., None]
@@ -178,10 +180,34 @@ def load_kernels_cuda(
     kernels: Sequence[TritonKernel], device: torch.device | int, config: Config | None = None
 ) -> list[Kernel]:
     """One callable a kernel, in order. CompileError for a kernel that Triton refuses."""
-    index = _index(device)
-    make = compiler(target(index), config or Config.from_env())
+    index, config = _index(device), config or Config.from_env()
+    make = compiler(target(index), config)
     waiting = [make.submit(k) for k in kernels]
-    return [_load(k, index, make, f.result()) for k, f in zip(kernels, waiting)]
+    loaded = [_load(k, index, make, f.result()) for k, f in zip(kernels, waiting)]
+    if config.max_autotune:
+        return [_tuned(k, f, index, make, config) for k, f in zip(kernels, loaded)]
+    return loaded
+
+
+@lru_cache(maxsize=4)
+def _budget(config: Config) -> tuple[DiskCache, Budget]:
+    folder = config.cache_path / "tuned" if config.disk_cache else None
+    return DiskCache(folder), Budget(config.autotune_seconds)
+
+
+def _tuned(kernel: TritonKernel, first: Kernel, index: int, make: Compiler, config: Config) -> Kernel:
+    """The kernel that times its candidates when it is first called."""
+    if not kernel.candidates:
+        return first
+    others = [kernel.with_launch(c) for c in kernel.candidates]
+    waiting = [make.submit(k) for k in others]
+
+    def options() -> list[Kernel]:
+        return [first, *(_load(k, index, make, f.result()) for k, f in zip(others, waiting) if f.exception() is None)]
+
+    cache, budget = _budget(config)
+    key = content_key(kernel.key(make.target), torch.cuda.get_device_name(index), repr(kernel.candidates))
+    return Tuned(kernel, options, key, cache, budget)
 
 
 def _load(kernel: TritonKernel, index: int, make: Compiler, binary: Binary) -> Kernel:

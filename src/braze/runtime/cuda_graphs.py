@@ -32,7 +32,7 @@ MOST_RECORDINGS = 4  # simultaneous sets of saved tensors
 MOST_ATTEMPTS = 8  # recordings of one pair, also those thrown away
 Compiled = Callable[..., Any]
 SMALL = 1 << 20
-_use_count: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 class Graph(Protocol):
@@ -58,7 +58,7 @@ class Cuda:
         self.stream: torch.cuda.Stream | None = None
 
     def pool(self) -> Any:
-        return torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        return torch.cuda.graph_pool_handle()
 
     def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Graph, Any]:
         """Run ``fn`` without effect and remember what it launched."""

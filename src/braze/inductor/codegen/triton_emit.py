@@ -39,6 +39,7 @@ from ..loops.ir import Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduc
 from . import triton_ops as ops
 from .triton_helpers import helper_source
 from .triton_layout import Layout, analyse, fits_int32
+from .triton_looped import emit_looped
 from .triton_reduce import accumulate, finish, fold, start
 from .triton_tiling import H200, Card, Dim, Tiling, choose
 
@@ -177,7 +178,9 @@ class _Emitter:
             return str(e), NONE
         parts = {a: (bound or {}).get(a) or self.atom(a, bound) for a in _atoms(e)}  # type: ignore[call-overload]
         dims = want.union(*(d for _, d in parts.values()))
-        return to_str(e, lambda a: self.along(*parts[a], dims)), NONE.union(*(d for _, d in parts.values()))
+        return to_str(e, lambda a: self.along(parts[a][0], parts[a][1], dims)), NONE.union(
+            *(d for _, d in parts.values())
+        )
 
     def atom(self, a: Atom, bound: Bound | None) -> tuple[str, Dims]:
         """One factor of an index expression; a quotient or remainder gets a line of its own."""
@@ -212,8 +215,6 @@ class _Emitter:
     def emit(self) -> Emitted:
         self.prologue()
         if self.tiling.loop:
-            from .triton_looped import emit_looped
-
             emit_looped(self)
         else:
             with self.r_index(None):
