@@ -119,7 +119,7 @@ def embedding_backward() -> Graph:
 def cat_slice_pad() -> Graph:
     g = G()
     x, y = g.input("x", (64, 50)), g.input("y", (64, 30))
-    z = g.cat([g.exp(x), g.mul(y, 2.0)], 1)
+    z = g.cat([g.exp(x), g.tanh(g.sin(y))], 1)
     return g.out(g.pad(g.slice(z, (0, 1), (64, 79), (1, 1)), (0, 1), (0, 2), 3.0))
 
 

@@ -71,8 +71,8 @@ PATTERNS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int, int
     "bias_gelu": (bias_gelu, (r(64, 96), r(96)), 1, 1),
     "dropout": (dropout_residual, (r(64, 96), r(64, 96)), 1, 1),
     "embedding": (embedding, (r(50, 16), IDS), 1, 2),
-    "cat_slice_pad": (cat_slice_pad, (r(64, 50), r(64, 30)), 4, 2),
-    "rotary": (rotary, (r(2, 64, 32), r(64, 32), r(64, 32)), 2, 3),
+    "cat_slice_pad": (cat_slice_pad, (r(64, 50), r(64, 30)), 1, 2),
+    "rotary": (rotary, (r(2, 64, 32), r(64, 32), r(64, 32)), 1, 2),
 }
 
 

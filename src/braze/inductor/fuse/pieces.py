@@ -1,19 +1,24 @@
 """A stored concatenation becomes one kernel a piece, each writing its slice of the result without masks.
 
 Before: ``out[i] = a[i] if i < 100 else b[i - 100]`` for i < 300.  After: ``out[i] = a[i]`` for i < 100 and
-``out[100 + i] = b[i]`` for i < 200.  The masks vanish because each piece's range decides them.
+``out[100 + i] = b[i]`` for i < 200.  The masks vanish because each piece's range decides them, and no piece computes
+another's values.  Only worth it where there is much to compute.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from braze.inductor.loops import Axis, Compute, Const, Index, Kernel
 from braze.ir import Expr, IntLike, Symbol, substitute, symbol, symbol_of, symbols
 
 from .cluster import Cluster
+from .ops import COSTS
 
 MAX_PIECES = 8
+HEAVY = 24  # instructions a point; cheaper bodies run faster in one pass over the result, with masks
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,9 @@ class Cuts:
 def cat_cuts(kernel: Kernel) -> Cuts | None:
     """Where a kernel that evaluates a concatenation changes from piece to piece; None when it does not do so simply."""
     if not any(name == "prims.cat" for name, _ in kernel.origin):
+        return None
+    work = [i.fn for i in kernel.body if isinstance(i, Compute) and i.fn != "where" and i.dtype != torch.bool]
+    if sum(COSTS.get(fn, 1) for fn in work) < HEAVY:
         return None
     places: dict[Symbol, set[int]] = {}
     for i in kernel.body:
