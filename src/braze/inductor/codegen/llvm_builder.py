@@ -73,7 +73,7 @@ def literal(elem: str, value: float | int | bool) -> str:
     if elem == "double":
         return f"0x{_double_bits(float(value)):016X}"
     if elem == "half":
-        return f"0xH{torch.tensor(float(value), dtype=torch.float16).view(torch.int16).item() & 0xFFFF:04X}"
+        return f"0xH{int(torch.tensor(float(value), dtype=torch.float16).view(torch.int16).item()) & 0xFFFF:04X}"
     if elem == "i1":
         return "true" if value else "false"
     bits = BITS[elem]
@@ -316,7 +316,7 @@ class Builder:
             out.append(self.let(a.elem, a.lanes, f"phi {a.type} [ {a.name}, %{before} ], [ {n.name}, %{last} ]"))
         return out
 
-    def when(self, condition: V, body: Callable[[], Sequence[V]], otherwise: Sequence[V] = ()) -> list[V]:
+    def when(self, condition: V, body: Callable[[], Sequence[V] | None], otherwise: Sequence[V] = ()) -> list[V]:
         """``body()`` if the condition holds; its results, or ``otherwise``."""
         then, join = self.fresh("then"), self.fresh("join")
         before = self.block

@@ -378,7 +378,7 @@ def store(b: Builder, i: Store, at: Place, value: V, lanes: Lanes, mask: V | Non
         if mask is None:
             b.emit(f"store {value.typed}, {at.base.typed}, align {align}")
         else:
-            b.when(mask, lambda: b.emit(f"store {value.typed}, {at.base.typed}, align {align}") or ())
+            b.when(mask, lambda: b.emit(f"store {value.typed}, {at.base.typed}, align {align}"))
         return
     value = b.splat(value, lanes.count)
     if at.step == 1 and mask is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from braze.inductor.loops.ir import Axis, Compute, Const, Index, Instr, Load, Reduce, Store
+from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Load, Reduce, Store
 from braze.ir import IntLike, Symbol, coefficient, mod
 from braze.runtime.cpu import Target
 
@@ -133,7 +135,7 @@ class Writer:
     # -- loops over lanes
 
     def vector_loop(
-        self, axis: Axis, lo: V, hi: V, even: bool, body: ix.Any, start: list[V], folds: list[Fold]
+        self, axis: Axis, lo: V, hi: V, even: bool, body: Any, start: list[V], folds: list[Fold]
     ) -> list[V]:
         """``body(i, accumulators)`` over [lo, hi): full vectors, then the rest masked or one by one. ``even``: no
         rest."""
@@ -157,14 +159,14 @@ class Writer:
             return self._masked_rest(axis, main, hi, rest, body, out)
         return self._scalar_rest(axis, main, hi, body, out, folds)
 
-    def with_lanes(self, lanes: Lanes, run: ix.Any) -> list[V]:
+    def with_lanes(self, lanes: Lanes, run: Any) -> list[V]:
         before = self.lanes
         self.lanes = lanes
         out: list[V] = run()
         self.lanes = before
         return out
 
-    def _masked_rest(self, axis: Axis, main: V, hi: V, rest: int | None, body: ix.Any, out: list[V]) -> list[V]:
+    def _masked_rest(self, axis: Axis, main: V, hi: V, rest: int | None, body: Any, out: list[V]) -> list[V]:
         b, lanes = self.b, self.plan.lanes
         if rest is not None:
             width = lanes
@@ -180,7 +182,7 @@ class Writer:
 
         return b.when(b.compare("slt", main, hi), run, out)
 
-    def _scalar_rest(self, axis: Axis, main: V, hi: V, body: ix.Any, out: list[V], folds: list[Fold]) -> list[V]:
+    def _scalar_rest(self, axis: Axis, main: V, hi: V, body: Any, out: list[V], folds: list[Fold]) -> list[V]:
         b = self.b
         start = [v for f in folds for v in f.identity(b, 1)]
         last = self.with_lanes(Lanes(axis.index, 1), lambda: b.loop(main, hi, 1, body, start))
@@ -230,7 +232,7 @@ class Writer:
                 ix.pointer(self.b, i.buffer, self.nest.offsets[i], self.scope, self.levels, level)
 
     @property
-    def buffers(self) -> list[ix.Buffer]:
+    def buffers(self) -> list[Buffer]:
         k = self.nest.kernel
         return list(dict.fromkeys(k.reads + k.writes))
 
@@ -242,7 +244,7 @@ class Writer:
 
     def instr(self, i: Instr) -> None:
         """Write one instruction at the current place."""
-        if i in self.plan.stash and self.plan.stash[i] < self.number:
+        if not isinstance(i, Store) and self.plan.stash.get(i, self.number) < self.number:
             self.scope.values[i] = read_kept(self, i)
         elif isinstance(i, Const):
             self.scope.values[i] = self._const(i)
@@ -258,7 +260,7 @@ class Writer:
             at, mask = self._place(i)
             vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode == "atomic_add")
             ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector)
-        if self.plan.stash.get(i) == self.number:
+        if not isinstance(i, Store) and self.plan.stash.get(i) == self.number:
             keep(self, i)
 
     def _const(self, i: Const) -> V:
@@ -291,7 +293,7 @@ class Writer:
     def _levels_of(self, i: Load | Store) -> dict[Symbol, int]:
         if not i.indirect:
             return self.levels
-        own = {s: max((self.levels[a] for a in self.nest.deps[v]), default=0) for s, v in i.indirect}  # type: ignore[index]
+        own = {s: max((self.levels[a] for a in self.nest.deps[v]), default=0) for s, v in i.indirect}
         return {**self.levels, **own}
 
     def _compute(self, i: Compute) -> V:
@@ -327,7 +329,7 @@ class Writer:
             any_bad = b.let("i1", 1, f"call i1 @{name}({bad.typed})")
         else:
             any_bad = bad
-        b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr %failed monotonic, align 4") or ())
+        b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr %failed monotonic, align 4"))
         return b.select(bad, b.splat(b.like(v, 0), bad.lanes), wrapped)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from braze.inductor.loops.ir import Axis, Instr, Reduce, Store
+from braze.inductor.loops.ir import Axis, Instr, Reduce, Store, Value
 from braze.ir import IntLike, product
 
 from . import llvm_index as ix
@@ -158,6 +158,7 @@ def _runs(lo: V, hi: V) -> bool:
 def declare_kept(w: Writer) -> None:
     """Stack memory for the kept values of one row."""
     for n, i in enumerate(w.plan.stash):
+        assert isinstance(i, Value)
         room = _kept_stride(w) * product_of_outer(w.plan)
         w.b.emit(f"%stash{n} = alloca [{room} x {ix.memory_elem(i.dtype)}], align 64")
 
@@ -169,7 +170,7 @@ def _kept_stride(w: Writer) -> int:
     return -(-size // w.plan.lanes) * w.plan.lanes
 
 
-def _kept_place(w: Writer, i: Instr) -> ix.Place:
+def _kept_place(w: Writer, i: Value) -> ix.Place:
     e: IntLike = 0
     for axis in w.nest.r:
         if axis is not w.plan.vector:
@@ -182,11 +183,11 @@ def _kept_place(w: Writer, i: Instr) -> ix.Place:
     )
 
 
-def keep(w: Writer, i: Instr) -> None:
+def keep(w: Writer, i: Value) -> None:
     """Write a value for later passes (also the lanes beyond the row's end: there is room)."""
     ix.keep(w.b, i.dtype, _kept_place(w, i), w.scope.values[i])
 
 
-def read_kept(w: Writer, i: Instr) -> V:
+def read_kept(w: Writer, i: Value) -> V:
     """The value that an earlier pass kept."""
     return ix.kept(w.b, i.dtype, _kept_place(w, i), w.lanes.count)

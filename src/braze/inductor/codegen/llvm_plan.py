@@ -18,13 +18,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduce, Store, operands
+from braze.inductor.loops.ir import (
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Index,
+    Instr,
+    Kernel,
+    Load,
+    Reduce,
+    Store,
+    Value,
+    operands,
+)
 from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, evaluate, product, symbol, symbol_of, symbols, terms_of
 from braze.runtime.cpu import Target
 
 from .llvm_builder import BITS, ELEM
 
 Access = Load | Store
+Item = Value | Store  # any instruction
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
     " erfinv lgamma digamma sigmoid pow atan2 fmod remainder floor_div philox".split()
@@ -42,8 +56,8 @@ class Nest:
     body: list[Instr]  # what the stores need, in order
     offsets: dict[Access, IntLike]  # element offset from the buffer's data pointer
     indices: dict[Index, IntLike]
-    deps: dict[Instr, frozenset[Symbol]] = field(default_factory=dict)
-    passes: dict[Instr, int] = field(default_factory=dict)
+    deps: dict[Item, frozenset[Symbol]] = field(default_factory=dict)
+    passes: dict[Item, int] = field(default_factory=dict)
 
     def size(self, s: Symbol) -> IntLike:
         return next(a.size for a in self.x + self.r if a.index is s)
@@ -75,7 +89,7 @@ class Plan:
     parallel: bool
     masked_tail: bool
     tile: Tile | None = None
-    stash: dict[Instr, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
+    stash: dict[Item, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
     streamed: int = 0  # columns whose running results are kept in memory while rows stream by (0: not done)
 
     @property
@@ -147,7 +161,7 @@ def _dependencies(nest: Nest) -> None:
     for i in nest.body:
         found: set[Symbol] = set()
         for v in operands(i):
-            found |= nest.deps[v]  # type: ignore[index]
+            found |= nest.deps[v]
         if isinstance(i, (Load, Store)):
             found |= symbols(nest.offsets[i]) & axes
         elif isinstance(i, Index):
@@ -161,11 +175,11 @@ def _number_passes(nest: Nest) -> None:
     """For each instruction the pass in which it can first be computed; for a row-level one the number of finished
     passes."""
     for i in nest.body:
-        ready = max((nest.passes[v] for v in operands(i)), default=0)  # type: ignore[index]
+        ready = max((nest.passes[v] for v in operands(i)), default=0)
         nest.passes[i] = ready + 1 if isinstance(i, Reduce) else ready
 
 
-def is_point(nest: Nest, i: Instr) -> bool:
+def is_point(nest: Nest, i: Item) -> bool:
     """True when the instruction depends on an r axis."""
     return not nest.deps[i].isdisjoint(a.index for a in nest.r)
 
@@ -175,7 +189,7 @@ def is_point(nest: Nest, i: Instr) -> bool:
 
 def lane_step(nest: Nest, i: Access, axis: Symbol) -> IntLike | None:
     """Elements between neighbouring lanes of an access; None when they are not evenly spaced."""
-    if any(axis in nest.deps[v] for _, v in i.indirect):  # type: ignore[index]
+    if any(axis in nest.deps[v] for _, v in i.indirect):
         return None
     return coefficient(nest.offsets[i], axis)
 
@@ -193,9 +207,9 @@ def _lane_cost(nest: Nest, axis: Axis) -> float:
     for e in nest.indices.values():
         if axis.index in symbols(e) and coefficient(e, axis.index) is None:
             cost += 4.0
-    for i in nest.body:
-        if isinstance(i, Compute):
-            cost += 8.0 if i.fn in HEAVY else 0.5
+    for op in nest.body:
+        if isinstance(op, Compute):
+            cost += 8.0 if op.fn in HEAVY else 0.5
     size = estimate(axis.size)
     return cost * (16.0 / min(size, 16) if size else 1.0)
 
@@ -407,28 +421,29 @@ STASH_BYTES = 1 << 17  # of stack for kept values
 STASH_COST = 4.0  # what storing and reloading costs, in simple operations
 
 
-def choose_stash(plan: Plan) -> dict[Instr, int]:
+def choose_stash(plan: Plan) -> dict[Item, int]:
     """Values worth keeping for a later pass instead of computing them again (exp in softmax, random numbers)."""
     if plan.last_pass == 0 or not plan.in_r or plan.vector is None:
         return {}
-    nest, kept = plan.nest, {}
+    nest = plan.nest
+    kept: dict[Item, int] = {}
     points = product([a.size for a in nest.r])
     if not isinstance(points, int):
         return {}
-    first: dict[object, int] = {}
+    first: dict[Item, int] = {}
     for number in range(plan.last_pass + 1):
         need = needed_in_pass(plan, number)
         for i in need:
             for v in operands(i):
                 home = first.get(v)
                 if home is not None and home < number and first.get(i, number) == number and v not in kept:
-                    if plan.vector.index in nest.deps[v] and _cost(nest, v) > STASH_COST:  # type: ignore[index]
+                    if plan.vector.index in nest.deps[v] and _cost(nest, v) > STASH_COST:
                         kept[v] = home
         for i in need:
             first.setdefault(i, number)
     room = STASH_BYTES // (8 * (points + 64 * product_of_outer(plan)))
-    best = sorted(kept, key=lambda v: -_cost(nest, v))[:room]  # type: ignore[arg-type]
-    return {v: kept[v] for v in best}  # type: ignore[misc]
+    best = sorted(kept, key=lambda v: -_cost(nest, v))[:room]
+    return {v: kept[v] for v in best}
 
 
 def product_of_outer(plan: Plan) -> int:
@@ -438,11 +453,11 @@ def product_of_outer(plan: Plan) -> int:
     return out
 
 
-def _cost(nest: Nest, v: Instr) -> float:
+def _cost(nest: Nest, v: Item) -> float:
     """What computing a point-level value again costs, in simple operations."""
     seen: set[object] = set()
     total = 0.0
-    todo: list[Instr] = [v]
+    todo: list[Item] = [v]
     while todo:
         i = todo.pop()
         if i in seen or not is_point(nest, i):

@@ -5,7 +5,7 @@ page at every step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from braze.inductor.loops.ir import Axis, Reduce, Store
 from braze.ir import product
@@ -53,7 +53,7 @@ class Stream:
         zero = b.const("i64", 0)
         for number in range(plan.last_pass + 1):
             mine = [n for n, f in enumerate(self.folds) if w.nest.passes[f.reduce] == number + 1]
-            self._columns(lambda mine=mine: [self._save(n, self.folds[n].outer_identity(b, self.count)) for n in mine])
+            self._columns(lambda mine=mine: self._reset(mine))
             size = ix.scalar_index(b, rows.size, w.scope)
 
             def run(first: V, _: list[V], number: int = number, mine: list[int] = mine, size: V = size) -> tuple[()]:
@@ -63,13 +63,13 @@ class Stream:
                 return ()
 
             b.loop(zero, size, block, run)
-        self._columns(lambda: self._finish())
+        self._columns(self._finish)
 
     @property
     def count(self) -> int:
         return self.w.lanes.count
 
-    def _columns(self, body: ix.Any) -> None:
+    def _columns(self, body: Any) -> None:
         """``body`` for every vector of columns."""
         w = self.w
 
@@ -106,6 +106,10 @@ class Stream:
             m = len(f.identity(self.b, 1))
             self._save(k, f.outer_merge(self.b, self._restore(k), out[n : n + m]))
             n += m
+
+    def _reset(self, mine: list[int]) -> None:
+        for n in mine:
+            self._save(n, self.folds[n].outer_identity(self.b, self.count))
 
     def _finish(self) -> None:
         self._prologue(self.w.plan.last_pass + 1)
