@@ -32,6 +32,14 @@ def captured():
 TYPES = [tensor_type((64, 256)), tensor_type((256, 256), requires_grad=True)]
 
 
+def test_inference_mode():
+    w = torch.randn(256, 256, requires_grad=True)
+    with torch.inference_mode():
+        joint = trace_joint(lambda x, w: F.linear(x, w).relu_(), TYPES)
+    assert [n.target for n in joint.graph.calls] == [aten.t.default, aten.mm.default, aten.relu.default]
+    assert not joint.tangents and w.requires_grad and not torch.is_inference_mode_enabled()
+
+
 def test_names_and_lines():
     joint = trace_joint(captured(), TYPES)
     verify(joint.graph)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,11 +100,10 @@ def _trace(
 ) -> Joint:
     graph = Graph("joint")
     rec = Recorder(graph, locate)
-    primals = [fake_from(t, decide=decide) for t in types]
-    for i, p in enumerate(primals):
-        rec.input(p, names[i] if names else f"x{i}", i)
-    one_thread = torch.autograd.set_multithreading_enabled(False)
-    with one_thread, FakeMode(rec.on_op, rec.lift, decide):
+    with _engine(), FakeMode(rec.on_op, rec.lift, decide):
+        primals = [fake_from(t, decide=decide) for t in types]
+        for i, p in enumerate(primals):
+            rec.input(p, names[i] if names else f"x{i}", i)
         inputs = primals if leaf else [_fresh(p) if p.requires_grad else p for p in primals]
         starts = [x.grad_fn for x in inputs]
         try:
@@ -118,10 +118,22 @@ def _trace(
         result_grads = tuple(_tracked(r) for r in results)
         heads = [r for r, g in zip(results, result_grads) if g]
         heads += [inputs[m.index] for m in mutated if m.differentiable]
-        results_nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
+        nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
         gradients = _differentiate(rec, primals, heads, decide)
-    graph.outputs = (*results_nodes, *gradients)
+    rec.close()
+    graph.outputs = (*nodes, *gradients)
     return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated))
+
+
+@contextmanager
+def _engine() -> Iterator[None]:
+    """Backward in this thread; inference mode, which has no dispatch to decompose operators, as no_grad."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+        yield
 
 
 class _Identity(torch.autograd.Function):

@@ -74,13 +74,24 @@ class Recorder:
         self._seeds: dict[torch.device, Node] = {}
         self._consts: dict[int, FakeTensor] = {}
         self._streams = 0
+        self._roots: list[Value] = []
+
+    def close(self) -> None:
+        """Forget the fakes: they and their values hold each other, and would wait for the garbage collector."""
+        for v in self._roots:
+            v.fake = None
+
+    def root(self, fake: FakeTensor, node: Node, input_: int = -1) -> None:
+        """``fake`` has its own memory, which holds ``node``."""
+        fake.node = v = Value(node, fake.val, fake, input_)
+        self._roots.append(v)
 
     # -- reading and making values
 
     def input(self, fake: FakeTensor, name: str, index: int) -> Node:
         """A graph input whose contents ``fake`` holds."""
         node = self.graph.input(name, fake.val)
-        fake.node = Value(node, fake.val, fake, index)
+        self.root(fake, node, index)
         return node
 
     def read(self, value: Value) -> Node:
@@ -159,13 +170,13 @@ class Recorder:
             if real.requires_grad:
                 raise Unsupported("a tensor that requires grad is used, yet is no input", hint="pass it as an argument")
             fake = self._consts[id(real)] = fake_like(real)
-            fake.node = Value(self.graph.const(real, fake.val), fake.val, fake, CONSTANT)
+            self.root(fake, self.graph.const(real, fake.val), CONSTANT)
         return fake
 
     def define(self, out: Any, node: Node) -> None:
         """``node`` is what the call gave: each result tensor gets its own memory."""
         if type(out) is FakeTensor:
-            out.node = Value(node, out.val, out)
+            self.root(out, node)
         elif isinstance(out, (list, tuple)):
             for i, x in enumerate(out):
                 if type(x) is FakeTensor:
@@ -224,7 +235,7 @@ class Recorder:
         named = {k: self.lower(v) for k, v in kwargs.items()} if kwargs else {}
         kind = type(out)
         if kind is FakeTensor:
-            out.node = Value(self.emit(op, lowered, named, out.val), out.val, out)
+            self.root(out, self.emit(op, lowered, named, out.val))
         elif kind is tuple or kind is list:
             val = kind([x.val if type(x) is FakeTensor else x for x in out])
             self.define(out, self.emit(op, lowered, named, val))
