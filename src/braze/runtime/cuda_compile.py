@@ -93,8 +93,9 @@ class _Process:
             self.process.stdin.close()
         except OSError:
             pass
+        self.process.terminate()  # it holds nothing that could be lost
         try:
-            self.process.wait(timeout=5)
+            self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:
             self.process.kill()
 

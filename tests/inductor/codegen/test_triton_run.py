@@ -199,6 +199,41 @@ def test_symbolic_sizes(triton_run: Interpreter) -> None:
         torch.testing.assert_close(memory[o], x - x.sum(1, keepdim=True), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_symbolic_sizes_of_pointwise_kernels(triton_run: Interpreter, transposed: bool) -> None:
+    from braze.ir import evaluate
+
+    m, n = symbol("s0", 1, 400, hint=300), symbol("s1", 1, 500, hint=300)
+    k = Body({"i": m, "j": n})
+    a = k.buffer("a", (n, m) if transposed else (m, n), F32)
+    c, o = k.buffer("c", (n,), F32), k.buffer("o", (m, n), F32)
+    v = k.load(a, k["j"], k["i"]) if transposed else k.load(a, k["i"], k["j"])
+    k.store(o, (k["i"], k["j"]), v + k.load(c, k["j"]))
+    made = emit_triton(k.kernel("dynamic"))
+    for rows, columns in ((5, 7), (33, 129), (1, 1)):
+        x, y = torch.randn(columns, rows) if transposed else torch.randn(rows, columns), torch.randn(columns)
+        memory = {a: x, c: y, o: torch.zeros(rows, columns)}
+        triton_run.run(made, memory, [evaluate(e, {"s0": rows, "s1": columns}) for e in made.sizes])
+        assert torch.equal(memory[o], (x.t() if transposed else x) + y)
+
+
+def test_wide_indices_where_int32_does_not_do() -> None:
+    """Offsets beyond 2**31, or a dividend that would overflow on the way to a small index."""
+    for size, e in ((2**31 + 64, lambda i: i), (1000, lambda i: (i * 2**28) // 2**20)):
+        k = Body({"i": 1000})
+        k.store(k.buffer("o", (1000,), I64), (k["i"],), k.index(e(k["i"])))
+        k.store(k.buffer("big", (size,), I64), (k["i"],), k.index(k["i"]))
+        assert "tl.program_id(0).to(tl.int64)" in emit_triton(k.kernel("wide")).code.source
+
+
+def test_a_row_value_stored_where_it_came_from_waits_for_all_threads() -> None:
+    k = Body({"i": 2048}, {"j": 64})
+    v = k.load(k.buffer("a", (2048, 64), F32), k["i"], k["j"])
+    old = k.load(k.buffer("s", (2048,), F32), k["i"])
+    k.store(k.buffer("t", (2048,), F32), (k["i"],), old + k.fold("sum", v))
+    assert "debug_barrier" in emit_triton(k.kernel("running")).code.source
+
+
 def test_negative_dividends_round_down(triton_run: Interpreter) -> None:
     """Index expressions use floor division; Triton's rounds to zero."""
     k = Body({"i": 40})

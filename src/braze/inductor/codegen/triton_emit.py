@@ -177,10 +177,9 @@ class _Emitter:
         if not isinstance(e, Expr):
             return str(e), NONE
         parts = {a: (bound or {}).get(a) or self.atom(a, bound) for a in _atoms(e)}  # type: ignore[call-overload]
-        dims = want.union(*(d for _, d in parts.values()))
-        return to_str(e, lambda a: self.along(parts[a][0], parts[a][1], dims)), NONE.union(
-            *(d for _, d in parts.values())
-        )
+        own = NONE.union(*(d for _, d in parts.values()))
+        dims = want | own
+        return to_str(e, lambda a: self.along(parts[a][0], parts[a][1], dims)), own
 
     def atom(self, a: Atom, bound: Bound | None) -> tuple[str, Dims]:
         """One factor of an index expression; a quotient or remainder gets a line of its own."""
@@ -276,9 +275,10 @@ class _Emitter:
 
     def stores(self, stores: list[Store]) -> None:
         full = frozenset(self.block)
-        read = {i.buffer for i in self.kernel.body if isinstance(i, Load)}
-        if any(s.buffer in read and self.store_dims(s) < full for s in stores):
-            self.line("tl.debug_barrier()  # every thread has read what is overwritten")
+        read = {self.flat[i] for i in self.kernel.body if isinstance(i, Load)}
+        if any(self.flat[s] in read and self.store_dims(s) < full for s in stores):
+            # row values are held by many threads and stored by one, perhaps to the memory that they came from
+            self.line("tl.debug_barrier()")
         for s in stores:
             self.store(s)
 

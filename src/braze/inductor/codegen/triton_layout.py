@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from braze.ir import IntLike, bounds, coefficient, evaluate, product, symbols
+from braze.ir import Expr, IntLike, bounds, coefficient, evaluate, product, symbols
+from braze.ir.expr import Call
 
 from ..loops.ir import Axis, Buffer, Index, Instr, Kernel, Load, Store
 
@@ -71,11 +73,24 @@ def analyse(kernel: Kernel) -> Layout:
     return Layout(kernel.x, kernel.r, offsets)
 
 
+def _dividends(e: IntLike) -> Iterator[IntLike]:
+    """Every operand of a quotient, remainder or comparison in the expression."""
+    for mono in e.terms if isinstance(e, Expr) else ():
+        for atom in mono:
+            if isinstance(atom, Call):
+                for x in atom.args:
+                    yield x
+                    yield from _dividends(x)
+
+
 def fits_int32(layout: Layout) -> bool:
-    """True when every index and offset provably stays below 2**31."""
+    """True when every index and offset provably stays below 2**31. Sums and products may wrap on the way, for what
+    fits in the end is right; operands of a division may not."""
     if max(bounds(layout.xnumel)[1], bounds(layout.rnumel)[1]) > INT32:
         return False
     for i, e in layout.offsets.items():
+        if any(bounds(x)[0] < -INT32 or bounds(x)[1] > INT32 for x in _dividends(e)):
+            return False
         low, high = bounds(e) if isinstance(i, Index) else (0, bounds(i.buffer.type.numel)[1])  # type: ignore[union-attr]
         if low < -INT32 or high > INT32:
             return False
