@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -136,6 +136,37 @@ def check(op: Any, dtype: torch.dtype = torch.float32, limit: int | None = None,
         warnings.simplefilter("ignore")
         for sample in samples(op, dtype, limit, backward):
             run_sample(op, sample, tally, backward, layout)
+    return tally
+
+
+@dataclass
+class Variant:
+    """Another form of an operator, with what :func:`run_sample` asks of one."""
+
+    op: Callable[..., Any]
+    formatted_name: str
+
+
+def check_in_place(op: Any, limit: int) -> Tally:
+    """The in-place method of an operator, on a copy of the sample."""
+    tally = Tally(op.formatted_name + "_")
+    method = op.inplace_variant
+    backward = op.supports_inplace_autograd
+    variant = Variant(lambda x, *args, **kwargs: method(x.clone(), *args, **kwargs), op.formatted_name)
+    for sample in samples(op, torch.float32, limit, backward):
+        if not sample.broadcasts_input:
+            run_sample(variant, sample, tally, backward)
+    return tally
+
+
+def check_foreach(op: Any, limit: int) -> Tally:
+    """Both forms of a ``torch._foreach_*`` operator."""
+    tally = Tally(op.name)
+    for form in (op.method_variant, op.inplace_variant):
+        for sample in samples(op, torch.float32, limit if form else 0, False):
+            known = ("disable_fastpath", "expect_fastpath", "zero_size", "is_fastpath")
+            sample.kwargs = {k: v for k, v in sample.kwargs.items() if k not in known}
+            run_sample(Variant(form, op.name), sample, tally, False)
     return tally
 
 

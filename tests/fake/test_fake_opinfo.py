@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_opinfo import check, operators
+from fake_opinfo import check, check_foreach, check_in_place, operators
+from torch.testing._internal import common_methods_invocations
 
 # one of each rule family, and those that went wrong once
 SPREAD = """
@@ -23,6 +24,7 @@ prod repeat reshape roll scatter_add select sigmoid slice softmax sort split_wit
 tan topk transpose tril unbind unfold unsqueeze var_mean view where
 """.split()
 
+FOREACH = [f"foreach_{kind}_op_db" for kind in ("unary", "binary", "pointwise", "reduce", "other")]
 LAYOUTS = ["", "fortran", "gaps", "last"]
 
 
@@ -44,6 +46,21 @@ def test_spread(layout: str) -> None:
 def test_spread_dtypes(dtype: torch.dtype) -> None:
     ops = [op for op in operators(dtype) if op.formatted_name in SPREAD]
     assert sum(assert_same(op, dtype, 2, "") for op in ops) > len(ops)
+
+
+def test_foreach() -> None:
+    ops = [op for db in FOREACH for op in getattr(common_methods_invocations, db)]
+    tallies = [check_foreach(op, 4) for op in ops]
+    assert [t.name for t in tallies if t.differ or t.unsupported] == []
+    assert sum(t.same for t in tallies) > 100
+
+
+@pytest.mark.slow
+def test_in_place() -> None:
+    ops = [op for op in operators(torch.float32) if op.inplace_variant is not None and op.name != "resize_"]
+    tallies = [check_in_place(op, 30) for op in ops]
+    assert {t.name: t.differ[0] for t in tallies if t.differ} == {}
+    assert sum(t.same for t in tallies) > 700
 
 
 @pytest.mark.slow

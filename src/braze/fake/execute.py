@@ -30,6 +30,8 @@ def by_execution(op: OpOverload) -> Rule:
     if not may_execute(op):
         raise Unsupported(f"{op} has no shape rule", hint="register a fake implementation: torch.library.register_fake")
 
+    run_op = _functional(op)
+
     def run(*args: Any, **kwargs: Any) -> Any:
         types = [x for x in ir.leaves((args, kwargs)) if isinstance(x, TensorType)]
         if any(isinstance(n, Expr) for t in types for n in (*t.sizes, *t.strides, t.offset)):
@@ -39,7 +41,7 @@ def by_execution(op: OpOverload) -> Rule:
         device = next((t.device for t in types if t.device.type != "cpu"), None)
         stand_in = device is not None and not torch.cuda.is_available()
         try:
-            out = _call(op, args, kwargs, stand_in)
+            out = _call(run_op, args, kwargs, stand_in)
         except (RuntimeError, ValueError, IndexError, NotImplementedError) as e:
             raise Unsupported(f"{op} has no shape rule, and its kernel does not run on zeros: {e}") from e
         home = device if stand_in else None
@@ -53,6 +55,24 @@ def _call(op: OpOverload, args: Any, kwargs: Any, stand_in: bool) -> Any:
     real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in))
     with torch.no_grad(), torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags):
         return op(*real[0], **real[1])
+
+
+def _functional(op: OpOverload) -> OpOverload:
+    """The overload without ``out=`` arguments that takes the same ones otherwise; ``op`` itself where it has none."""
+
+    def inputs(o: OpOverload) -> list[tuple[str, str]]:
+        written = [a.alias_info is not None and a.alias_info.is_write for a in o._schema.arguments]
+        return [(a.name, str(a.type)) for a, w in zip(o._schema.arguments, written) if not (w and a.kwarg_only)]
+
+    mine = inputs(op)
+    if len(mine) == len(op._schema.arguments):
+        return op
+    packet = op._overloadpacket
+    for name in packet.overloads():
+        twin = getattr(packet, name)
+        if len(twin._schema.arguments) == len(mine) and inputs(twin) == mine:
+            return twin
+    raise Unsupported(f"{op} has no shape rule and no form without out=")
 
 
 def _extent(t: TensorType) -> int:

@@ -13,6 +13,7 @@ from ..errors import Unsupported
 from ..ir import Expr, TensorType
 from .custom import declared_rule
 from .execute import by_execution
+from .layout import contiguous
 from .registry import Rule, find_rule
 from .symint import Decide, refuse, to_expr, to_symint
 from .tensor import FakeTensor, wrap
@@ -68,6 +69,11 @@ def rule_for(op: OpOverload) -> Rule:
     return (_PLANS.get(op) or _plan(op)).rule
 
 
+def _has_tensors(op: OpOverload) -> bool:
+    schema = op._schema
+    return any("Tensor" in str(x.type) for x in (*schema.arguments, *schema.returns))
+
+
 def _unrecorded(call: Callable[[], Any]) -> Any:
     with FakeMode():
         return call()
@@ -112,7 +118,7 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = _PLANS.get(func)
         if plan is None:
-            if func.namespace == "profiler":  # marks on a timeline: nothing of the trace
+            if not _has_tensors(func):  # profiler marks, questions about dtypes: nothing of the trace
                 return func(*args, **(kwargs or {}))
             plan = _plan(func)
         key: list[Any] = []
@@ -205,7 +211,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise RuntimeError(
                     f"output with shape {list(old.sizes)} doesn't match the broadcast shape {list(res.sizes)}"
                 )
-            out.data = self._wrap(TensorType(res.sizes, res.strides, old.dtype, old.device))
+            strides = contiguous(res.sizes) if plan.executed else res.strides
+            out.data = self._wrap(TensorType(res.sizes, strides, old.dtype, old.device))
         if not torch.can_cast(res.dtype, old.dtype):
             raise RuntimeError(f"result type {res.dtype} can't be cast to the desired output type {old.dtype}")
         return out

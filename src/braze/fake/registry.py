@@ -56,21 +56,33 @@ def executable(names: str) -> None:
 
 
 def may_execute(op: OpOverload) -> bool:
-    """Whether ``op`` is on the list of :func:`executable`; the functional twin counts for in-place and out forms."""
+    """Whether ``op`` is on the list of :func:`executable`; an ``out=`` form counts as its functional twin."""
+    return any(n in EXECUTABLE for n in _names(op))
+
+
+def _names(op: OpOverload) -> list[str]:
+    """The table's names that may stand for an overload, most specific first.
+
+    ``add.out`` -> add.out, add, add.default; ``arange.start_out`` -> ..., arange.start, arange; ``add_.Tensor`` ->
+    add_.Tensor, add_, add.Tensor, add.
+    """
     base: str = op._schema.name
-    names = (base, base.removesuffix("_"), f"{base}.{op._overloadname}")
-    return any(n in EXECUTABLE for n in names)
+    overload: str = op._overloadname
+    names = [f"{base}.{overload}"]
+    stem = overload[:-3].rstrip("_") if overload.endswith("out") else ""
+    names += [f"{base}.{stem}", base] if stem else [base]
+    if overload == "out":
+        names.append(f"{base}.default")
+    if base.endswith("_"):
+        names += [f"{base[:-1]}.{overload}", base[:-1]]
+    return names
 
 
 def find_rule(op: OpOverload) -> Rule | None:
     """The rule of an overload, or None. Order: exact overload, operator name, the name without its final "_"."""
     found = RULES.get(op)
     if found is None:
-        base: str = op._schema.name
-        exact = f"{base}.{op._overloadname}"
-        found = BY_NAME.get(exact) or BY_NAME.get(base)
-        if found is None and base.endswith("_"):
-            found = BY_NAME.get(exact.replace("_.", ".")) or BY_NAME.get(base[:-1])
+        found = next((BY_NAME[n] for n in _names(op) if n in BY_NAME), None)
         if found is not None:
             RULES[op] = found
     return found

@@ -95,8 +95,8 @@ def arange(end: Any, **kw: Any) -> TensorType:
 
 
 @rule("arange.start")
-def arange_start(start: Any, end: Any, **kw: Any) -> TensorType:
-    return arange_step(start, end, 1, **kw)
+def arange_start(start: Any, end: Any, step: Any = 1, **kw: Any) -> TensorType:
+    return arange_step(start, end, step, **kw)
 
 
 @rule("arange.start_step")
@@ -112,6 +112,26 @@ def arange_step(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, devic
     if isinstance(n, int) and n < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     return made((n,), dtype, device)
+
+
+@rule("bartlett_window blackman_window hamming_window hann_window kaiser_window")
+def window(n: IntLike, *rest: Any, dtype: Any = None, device: Any = None, **kw: Any) -> TensorType:
+    return made((n,), dtype, device)
+
+
+@rule("fft_fftfreq")
+def fftfreq(n: IntLike, d: float = 1.0, *, dtype: Any = None, device: Any = None, **kw: Any) -> TensorType:
+    return made((n,), dtype, device)
+
+
+@rule("fft_rfftfreq")
+def rfftfreq(n: IntLike, d: float = 1.0, *, dtype: Any = None, device: Any = None, **kw: Any) -> TensorType:
+    return made((n // 2 + 1,), dtype, device)
+
+
+@rule("affine_grid_generator")
+def affine_grid(theta: TensorType, size: Sequence[IntLike], align: bool) -> TensorType:
+    return fresh(theta, (size[0], *size[2:], len(size) - 2))
 
 
 @rule("linspace logspace")
@@ -156,7 +176,7 @@ def new_strided(
     return made(sizes, dtype or x.dtype, x.device if device is None else device, strides)
 
 
-@rule("clone")
+@rule("clone _lazy_clone")
 def clone(x: TensorType, *, memory_format: Any = None) -> TensorType:
     return copy_of(x, memory_format)
 
@@ -237,6 +257,11 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 def repeat(x: TensorType, counts: Sequence[IntLike]) -> TensorType:
     sizes = (1,) * (len(counts) - x.rank) + x.sizes
     return fresh(x, [n * k for n, k in zip(sizes, counts)])
+
+
+@rule("lift_fresh_copy")
+def lift_copy(x: TensorType) -> TensorType:
+    return copy_of(x)
 
 
 @rule("_pin_memory pin_memory")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir import TensorType
+from ..promote import to_real
 from ..registry import BY_NAME, register
 from ..result import fresh
-from . import create, inplace, pointwise
+from . import create, inplace, matmul, pointwise
 
-_ = (create, inplace, pointwise)  # their rows serve single tensors
+_ = (create, inplace, matmul, pointwise)  # their rows serve single tensors
 
 NAMES = """
 abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp lgamma
 log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
-copy fill zero"""
+copy fill zero clone mm"""
 
 
 def _each(name: str) -> Any:
@@ -32,8 +33,13 @@ for _name in NAMES.split():
     register(_each(_name), [f"_foreach_{_name}"])
 
 
-def _norms(xs: list[TensorType], *rest: Any, **kwargs: Any) -> list[TensorType]:
+def _norms(xs: list[TensorType], order: Any = 2, dtype: Any = None) -> list[TensorType]:
+    return [fresh(x, (), to_real(dtype or x.dtype)) for x in xs]
+
+
+def _max(xs: list[TensorType]) -> list[TensorType]:
     return [fresh(x, ()) for x in xs]
 
 
-register(_norms, ["_foreach_norm", "_foreach_max"])
+register(_norms, ["_foreach_norm", "_foreach_powsum"])
+register(_max, ["_foreach_max"])

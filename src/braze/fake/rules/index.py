@@ -115,6 +115,11 @@ def searchsorted_number(edges: TensorType, x: Any, *, out_int32: bool = False, *
     return fresh(edges, (), torch.int32 if out_int32 else torch.int64)
 
 
+@rule("bucketize.Scalar")
+def bucketize_number(x: Any, edges: TensorType, *, out_int32: bool = False, **kw: Any) -> TensorType:
+    return fresh(edges, (), torch.int32 if out_int32 else torch.int64)
+
+
 @rule("isin.Tensor_Tensor isin.Tensor_Scalar")
 def isin(x: TensorType, test: Any, **kw: Any) -> TensorType:
     return fresh(x, None, torch.bool)

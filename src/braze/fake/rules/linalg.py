@@ -75,11 +75,6 @@ def lu_unpack(lu: TensorType, pivots: TensorType, data: bool = True, unpack_pivo
     return fresh(lu, (*batch, m, m)) if unpack_pivots else none, lower, upper
 
 
-@rule("_linalg_check_errors")
-def check_errors(info: TensorType, name: str, *, is_matrix: bool) -> None:
-    return None
-
-
 @rule("linalg_cross")
 def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> TensorType:
     return fresh(pointwise("same", (a, b)))

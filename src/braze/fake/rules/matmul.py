@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ...ir import IntLike, TensorType, known_eq
 from ..registry import rule
 from ..result import fresh
@@ -75,6 +77,18 @@ def dot(a: TensorType, b: TensorType) -> TensorType:
 def addr(c: TensorType, a: TensorType, b: TensorType, **kwargs: Any) -> TensorType:
     rows = TensorType((a.sizes[0], 1), (a.strides[0], 0), a.dtype, a.device)
     return pointwise("same", (c, rows, b))
+
+
+@rule("_int_mm")
+def int_mm(a: TensorType, b: TensorType) -> TensorType:
+    return fresh(a, (a.sizes[0], b.sizes[1]), torch.int32)
+
+
+@rule("_scaled_mm")
+def scaled_mm(
+    a: TensorType, b: TensorType, sa: Any, sb: Any, bias: Any = None, scale: Any = None, out_dtype: Any = None, *r: Any
+) -> TensorType:
+    return fresh(a, (a.sizes[0], b.sizes[1]), out_dtype)
 
 
 @rule("linear")

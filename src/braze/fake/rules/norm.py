@@ -124,6 +124,35 @@ def cudnn_batch_norm_backward(x: TensorType, g: Any, w: TensorType, *rest: Any) 
     return formatted(x, x.sizes), fresh(w), fresh(w)
 
 
+@rule("batch_norm_stats")
+def batch_norm_stats(x: TensorType, eps: float) -> Any:
+    stat = fresh(x, (_channels(x),), _acc(x, None))
+    return stat, stat
+
+
+@rule("batch_norm_gather_stats batch_norm_gather_stats_with_counts")
+def batch_norm_gather_stats(x: TensorType, mean: TensorType, *rest: Any) -> Any:
+    stat = fresh(mean, (_channels(x),))
+    return stat, stat
+
+
+@rule("batch_norm_elemt")
+def batch_norm_elemt(x: TensorType, *rest: Any) -> TensorType:
+    return formatted(x, x.sizes)
+
+
+@rule("batch_norm_backward_reduce")
+def batch_norm_backward_reduce(g: Any, x: TensorType, mean: TensorType, invstd: Any, w: Any, *mask: bool) -> Any:
+    stat = fresh(mean, (_channels(x),))
+    out = (stat, stat, w and fresh(w), w and fresh(w))
+    return tuple(t if keep else None for t, keep in zip(out, (mask[0], mask[0], mask[1], mask[2])))
+
+
+@rule("batch_norm_backward_elemt")
+def batch_norm_backward_elemt(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
+    return formatted(x, x.sizes)
+
+
 @rule("_weight_norm_interface")
 def weight_norm(v: TensorType, g: TensorType, dim: int = 0) -> Any:
     return copy_of(v), fresh(g, None, torch.float32 if g.dtype in _LOW else to_float(g.dtype))

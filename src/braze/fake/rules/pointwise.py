@@ -172,6 +172,11 @@ def polygamma(n: int, x: TensorType) -> TensorType:
     return pointwise("float", (x,))
 
 
+@rule("polygamma_")
+def polygamma_in_place(x: TensorType, n: int) -> TensorType:
+    return pointwise("float", (x,))
+
+
 @rule("float_power")
 def float_power(a: Any, b: Any) -> TensorType:
     out = pointwise("same", (a, b))

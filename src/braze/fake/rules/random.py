@@ -32,6 +32,31 @@ def bernoulli(x: TensorType, *rest: Any, generator: Any = None) -> TensorType:
     return fresh(x)
 
 
+@rule("_standard_gamma _sample_dirichlet")
+def gamma(x: TensorType, generator: Any = None) -> TensorType:
+    return fresh(x)
+
+
+@rule("_standard_gamma_grad")
+def gamma_grad(x: TensorType, out: TensorType) -> TensorType:
+    return pointwise("same", (x, out))
+
+
+@rule("_dirichlet_grad")
+def dirichlet_grad(x: TensorType, alpha: TensorType, total: TensorType) -> TensorType:
+    return fresh(x)
+
+
+@rule("binomial")
+def binomial(count: TensorType, prob: TensorType, generator: Any = None) -> TensorType:
+    return pointwise("first", (count, prob))
+
+
+@rule("cauchy exponential geometric log_normal random uniform normal_functional")
+def drawn(x: TensorType, *rest: Any, generator: Any = None) -> TensorType:
+    return copy_of(x)
+
+
 @rule("multinomial")
 def multinomial(x: TensorType, n: Any, replacement: bool = False, *, generator: Any = None) -> TensorType:
     return fresh(x, (*x.sizes[:-1], n), torch.int64)

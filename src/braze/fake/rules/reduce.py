@@ -86,7 +86,7 @@ def aminmax(x: TensorType, *, dim: int | None = None, keepdim: bool = False) -> 
     return fresh(x, n), fresh(x, n)
 
 
-@rule("var.correction std.correction var.dim std.dim")
+@rule("var.correction std.correction var.dim std.dim var.out std.out")
 def var(x: TensorType, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False) -> TensorType:
     return fresh(x, reduced(x, dim, args[1] if len(args) > 1 else keepdim), to_real(x.dtype))
 
@@ -143,9 +143,19 @@ def softmax(x: TensorType, dim: int, half_to_float: Any = False) -> TensorType:
     return fresh(x, None, torch.float32 if half_to_float is True else x.dtype)
 
 
+@rule("softmax.int log_softmax.int")
+def softmax_to(x: TensorType, dim: int, dtype: Any = None) -> TensorType:
+    return fresh(x, None, dtype)
+
+
 @rule("_softmax_backward_data _log_softmax_backward_data")
 def softmax_backward(g: TensorType, out: TensorType, dim: int, input_dtype: torch.dtype) -> TensorType:
     return fresh(g, None, input_dtype)
+
+
+@rule("_is_all_true _is_any_true")
+def truth(x: TensorType) -> TensorType:
+    return fresh(x, ())
 
 
 @rule("renorm")
