@@ -167,7 +167,8 @@ class Analysis:
                 self.owner[b].stored = True
 
     def _leaves(self) -> None:
-        """For each pointwise op, the buffers that its whole expression tree reads, and the tree's arithmetic."""
+        """For each pointwise op, the buffers that its expression tree reads down to what is stored anyway, and the
+        tree's arithmetic."""
         for op in self.ops:
             if op.kind == "free":
                 op.leaves, op.tree_flops = frozenset(), op.flops
@@ -176,7 +177,7 @@ class Analysis:
                 flops = op.flops
                 for i in op.loads:
                     o = self.owner.get(i.buffer)
-                    if o is None or o.kind not in ("point", "free") or i.indirect:
+                    if o is None or o.kind not in ("point", "free") or i.indirect or (o.stored and o.kind == "point"):
                         leaves.add(i.buffer)
                     elif o.leaves is None:
                         break

@@ -46,11 +46,10 @@ DEFAULTS = {"cpu": CPU, "cuda": CUDA}
 
 
 def traits_of(device: torch.device, threads: int = 0) -> DeviceTraits:
-    """The traits of a device; ``threads`` overrides the rows that fill a CPU."""
-    t = DEFAULTS.get(device.type, CPU)
-    if threads and device.type == "cpu":
-        t = replace(t, parallel_rows=max(threads, 1))
-    return t
+    """The traits of a device; a CPU is filled by ``threads`` rows (0: torch's number of threads)."""
+    if device.type == "cpu":
+        return replace(CPU, parallel_rows=threads or torch.get_num_threads())
+    return DEFAULTS.get(device.type, CUDA)
 
 
 @dataclass(frozen=True)

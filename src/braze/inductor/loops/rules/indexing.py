@@ -12,6 +12,8 @@ from ..build import DTYPES, Body, Lowering, Rule, compute_dtype, op_name
 from ..ir import Extern, Load, Value
 from ..ref import Ref, atom, axes_of, axis_of, remap, whole
 
+MAX_PIECES = 8  # a kernel tests for each piece at every point
+
 
 def at(ref: Ref, index: list[IntLike]) -> tuple[IntLike, ...]:
     """The buffer index of ``ref[index]``."""
@@ -40,7 +42,7 @@ def _pad(state: Lowering, node: Node) -> Ref:
 def _cat(state: Lowering, node: Node) -> Ref:
     """One kernel that selects among masked loads. ``fuse`` splits it by piece where the result is stored."""
     pieces, dim = [state.ref(n) for n in node.args[0]], node.args[1]
-    if node.val.dtype not in DTYPES:
+    if node.val.dtype not in DTYPES or len(pieces) > MAX_PIECES:
         return _vendor_cat(state, node)
     pieces = [p for p in pieces if p.sizes[dim] != 0] or pieces[:1]
     body = Body(node, node.val.sizes)
