@@ -226,8 +226,8 @@ def test_tensor_specs(name: str) -> None:
 
 def test_tensor_specs_without_native_layout() -> None:
     try:
-        _C.set_layout()
-        native._META.clear()
+        native.unbind()
+        native._bound = False
         for name in ("plain", "parameter", "sparse", "six"):
             guards = GuardSet(
                 [TensorMatch(X, TensorSpec.of(TENSORS[name]())), EqualsConst(X.size(0), TENSORS[name]().size(0))]
@@ -237,8 +237,7 @@ def test_tensor_specs_without_native_layout() -> None:
                 assert holds(guards, program, make()) is (other == name)
             assert program.stats()["careful"]
     finally:
-        native._META.clear()
-        native.bind.cache_clear()
+        native.unbind()
         assert native.bind()
 
 

@@ -35,6 +35,7 @@ from braze.capture.program import compile_guards
 from braze.capture.source import FrameSources, FrameValues, Source
 
 COUNTER = 0
+KEPT: list[Any] = []
 
 
 class Node:
@@ -237,6 +238,7 @@ def change_module(rng: random.Random, m: nn.Module) -> None:
     elif what == 4:
         m.extra = rng.random()
     elif what == 5:
+        KEPT.append(m.__dict__)
         m.__dict__ = dict(m.__dict__)
     elif isinstance(m, Block):
         name = rng.choice(["depth", "p", "name", "config", "steps"])
@@ -269,6 +271,7 @@ def change_object(rng: random.Random, v: Any) -> None:
         setattr(v, rng.choice(["kind", "act", "unrelated", "missing"]), 1)
         return
     if rng.random() < 0.1 and isinstance(v, Node):
+        KEPT.append(v.__dict__)  # alive and unchanged, but no longer the object's
         v.__dict__ = dict(v.__dict__)
         return
     if names:
@@ -317,6 +320,7 @@ def change(rng: random.Random, roots: list[Any]) -> str:
 
 def run(seed: int, steps: int) -> dict[str, int]:
     rng = random.Random(seed)
+    KEPT.clear()
     roots = root_objects(rng)
     sources = FrameSources(takes.__code__)
     guarding = Guarding(rng, share=rng.choice([0.3, 0.7, 1.0]))
@@ -368,39 +372,57 @@ def checked(guards: GuardSet, program: Any, *args: Any) -> bool:
     return got is not None
 
 
-def test_memory_that_is_used_again() -> None:
-    """Objects that die and are made anew at the same address are not taken for the old ones."""
-    sources = FrameSources(takes.__code__)
-    a = sources.local("a")
+class Holder:
+    pass
 
-    class Holder:
-        pass
 
-    holder = Holder()
-    for make, guard_of in (
-        (lambda i: 0.25 + i, lambda s, v: EqualsConst(s, v)),
-        (lambda i: 10**20 + i, lambda s, v: EqualsConst(s, v)),
-        (lambda i: ("t", i + 1000), lambda s, v: EqualsConst(s, v)),
-        (lambda i: make_function(i), lambda s, v: IdIs.of(s, v)),
-        (lambda i: [i] * (i + 1), lambda s, v: Length(s, 1)),
-        (lambda i: {j: 0 for j in range(i + 1)}, lambda s, v: Length(s, 1)),
-        (lambda i: torch.ones(i + 1), lambda s, v: TensorMatch(s, TensorSpec.of(v))),
-    ):
-        for where in (lambda s: s.instance_attr("v"), lambda s: s.attr("items_").item(0)):
-            holder.v, holder.items_ = make(0), [make(0)]
-            source = where(a)
-            guards = GuardSet([guard_of(source, source.step(holder) if source.base is a else holder.items_[0])])
-            program = compile_guards(guards)
-            args = (holder, None, None, None)
-            for _ in range(4):
-                checked(guards, program, *args)
-            for i in range(1, 40):
-                holder.v = None
-                holder.items_[0] = None
-                value = make(i % 3)
-                holder.v, holder.items_[0] = value, value
-                del value
-                checked(guards, program, *args)
+REUSED: list[tuple[str, Callable[[int], Any], Callable[[Source, Any], Any]]] = [
+    ("float", lambda i: 0.25 + i, EqualsConst),
+    ("int", lambda i: 10**20 + i, EqualsConst),
+    ("tuple", lambda i: ("t", i + 1000), EqualsConst),
+    ("function", lambda i: make_function(0), IdIs.of),
+    ("list", lambda i: [i] * (i + 1), lambda s, v: Length(s, 1)),
+    ("dict", lambda i: {j: 0 for j in range(i + 1)}, lambda s, v: Length(s, 1)),
+    ("node", lambda i: OtherNode() if i else Node(), lambda s, v: TypeIs(s, Node)),
+    ("node's attribute", lambda i: OtherNode() if i else Node(), lambda s, v: HasNoAttr(s, "other")),
+    ("tensor", lambda i: torch.ones(i + 1), lambda s, v: TensorMatch(s, TensorSpec.of(v))),
+]
+
+
+@pytest.mark.parametrize("where", ["attribute", "list", "cell"])
+@pytest.mark.parametrize("make, guard_of", [pytest.param(*r[1:], id=r[0]) for r in REUSED])
+def test_memory_that_is_used_again(make: Callable[[int], Any], guard_of: Any, where: str) -> None:
+    """An object that dies, and another that is made at its address, is not taken for the old one."""
+    OtherNode.other = 1  # type: ignore[attr-defined]
+    for _ in range(30):
+        holder = Holder()
+        holder.v, holder.items_, holder.f = None, [None], make_function(0)
+
+        def put(value: Any, holder: Any = holder) -> None:
+            if where == "attribute":
+                holder.v = value
+            elif where == "list":
+                holder.items_[0] = value
+            else:
+                holder.f.__closure__[0].cell_contents = value
+
+        a = FrameSources(takes.__code__).local("a")
+        source = {
+            "attribute": a.instance_attr("v"),
+            "list": a.instance_attr("items_").item(0),
+            "cell": a.instance_attr("f").closure(0).cell_contents(),
+        }[where]
+        put(make(0))
+        frame = FrameValues(takes, (holder, None, None, None))
+        guards = GuardSet([guard_of(source, source.get(frame))])
+        program = compile_guards(guards)
+        for _ in range(3):
+            assert checked(guards, program, *frame.args)
+        put(None)
+        put(make(1))
+        for _ in range(2):
+            assert not checked(guards, program, *frame.args)
+    del OtherNode.other  # type: ignore[attr-defined]
 
 
 def test_a_counter_on_the_module_costs_no_full_walk_each_time() -> None:
@@ -444,3 +466,31 @@ def test_train_and_eval() -> None:
             block.train(mode)
             for k, (guards, program) in enumerate(versions):
                 assert checked(guards, program, block, 0, 0, 0) is (k == (not mode))
+
+
+def test_requires_grad_of_held_tensors() -> None:
+    holder, other = Holder(), torch.ones(2, requires_grad=True)
+    sources = FrameSources(takes.__code__)
+    for make in (
+        lambda: nn.Parameter(torch.ones(2)),
+        lambda: nn.Parameter(torch.ones(2), requires_grad=False),
+        lambda: torch.ones(2),
+        lambda: torch.ones(2, requires_grad=True) * 1,
+        lambda: torch.ones(4, requires_grad=True)[:2],
+        lambda: torch.ones(4)[:2],
+    ):
+        holder.t = make()
+        guards = GuardSet([TensorMatch(sources.local("a").instance_attr("t"), TensorSpec.of(holder.t))])
+        program = compile_guards(guards)
+        wanted = holder.t.requires_grad
+        for _ in range(4):
+            assert checked(guards, program, holder, 0, 0, 0)
+        if holder.t.is_leaf:
+            for on in (not wanted, wanted, not wanted, wanted):
+                holder.t.requires_grad_(on)
+                for _ in range(3):
+                    assert checked(guards, program, holder, 0, 0, 0) is (on == wanted)
+        if not wanted:
+            holder.t.add_(other)  # becomes a result: requires grad without a flag of its own
+            for _ in range(3):
+                assert not checked(guards, program, holder, 0, 0, 0)

@@ -31,6 +31,7 @@ from braze.events import CompileLog, Recompile
 from . import vm
 from .captured import Captured, CaptureFunction, Skip
 from .guards import MISSING, GuardSet, IdIs, failure
+from .native import bind
 from .program import compile_guards
 from .skip import skip_reason
 from .source import FrameValues, LocalSource
@@ -74,6 +75,7 @@ class Session(_C.Session):  # type: ignore[misc]
     """One ``braze.compile`` call: what it captures, and how. A context manager; may be entered by several threads."""
 
     def __init__(self, pipeline: Pipeline, capture: CaptureFunction | None = None) -> None:
+        bind()
         self.pipeline = pipeline
         self.capture = capture or capture_with_vm
         self.root: CodeType | None = None  # the code of the function that the user compiled: never skipped

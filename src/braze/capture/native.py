@@ -8,11 +8,9 @@ other kinds.  If anything does not fit, the layout stays unknown and guards ask 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -110,45 +108,66 @@ def _measure_autograd() -> tuple[int, int, int, int] | None:
     if size is None:
         return None
     size.argtypes, size.restype = [ctypes.c_void_p], ctypes.c_size_t
-    leaf, other, plain = torch.empty(1, requires_grad=True), torch.empty(2, requires_grad=True), torch.empty(1)
-    result = leaf * 2
-    at = [
-        i
-        for i in range(_WORDS)
-        if _words(plain._cdata, _WORDS)[i] == 0 and _same_vtable([leaf, other, result], i, size)
-    ]
+    leaf, other = torch.empty(1), torch.empty(2)
+    before = [_words(t._cdata, _WORDS) for t in (leaf, other)]
+    leaf.requires_grad_(), other.requires_grad_()
+    after = [_words(t._cdata, _WORDS) for t in (leaf, other)]
+    at = [i for i in range(_WORDS) if not any(w[i] for w in before) and all(_is_pointer(w[i]) for w in after)]
     if len(at) != 1:
         return None
+    base, held = torch.empty(1, requires_grad=True), [torch.empty(n, requires_grad=True) for n in range(1, 9)]
+    results = [base * n for n in range(1, 9)]
 
     def metadata(t: torch.Tensor) -> list[int]:
         address = _words(t._cdata, _WORDS)[at[0]]
         return _words(address, size(address) // 8)
 
-    grad_fn = [i for i, (a, b) in enumerate(zip(metadata(result), metadata(leaf))) if a and not b]
+    with_fn, without = [metadata(t) for t in results], [metadata(t) for t in held]
+    columns = zip(zip(*with_fn), zip(*without))
+    fn = [i for i, (set_, unset) in enumerate(columns) if all(map(_is_pointer, set_)) and not any(unset)]
     states = []
     for on in (True, False, True, False):
         leaf.requires_grad_(on)
         states.append(metadata(leaf))
     flag = [i for i, s in enumerate(zip(*states)) if s[0] == s[2] != s[1] == s[3] and s[0] ^ s[1] in _BYTE_FLAGS]
-    if len(flag) != 1 or not grad_fn:
+    vtables = {w[0] for w in with_fn + without}
+    if (
+        not fn or len(flag) != 1 or fn not in ([fn[0]], [fn[0], fn[0] + 1]) or len(vtables) != 1
+    ):  # one word, or a shared pointer's two
         return None
-    return 8 * at[0], 8 * flag[0], 8 * grad_fn[0], metadata(other)[0]
+    return 8 * at[0], 8 * flag[0], 8 * fn[0], vtables.pop()
 
 
 _BYTE_FLAGS = frozenset(1 << 8 * i for i in range(8))  # what one bool among eight bytes changes
 
 
-def _same_vtable(tensors: list[torch.Tensor], word: int, size: Any) -> bool:
-    """Whether the word of each tensor is a pointer to an object of one class."""
-    pointers = [_words(t._cdata, _WORDS)[word] for t in tensors]
-    if len(set(pointers)) < len(pointers) or not all(p and p % 16 == 0 for p in pointers):
-        return False
-    return all(size(p) >= 64 for p in pointers) and len({_words(p, 1)[0] for p in pointers}) == 1
+def _is_pointer(word: int) -> bool:
+    """Whether a word that was zero has become the address of a heap block."""
+    return word > 1 << 16 and word % 16 == 0 and word < 1 << 47
 
 
-@functools.cache
+_bound: bool | None = None
+
+
 def bind() -> bool:
-    """Bind once; True if tensors are read natively."""
+    """Bind, once for the process; True if tensors are read natively. Under a dispatch mode there are no plain tensors
+    to look at, and nothing is decided."""
+    global _bound
+    if _bound is None and not torch._C._len_torch_dispatch_stack():
+        with torch.inference_mode(False), torch.enable_grad():
+            _bound = _bind()
+    return bool(_bound)
+
+
+def unbind() -> None:
+    """Forget what ``bind`` found (tests of the slow path)."""
+    global _bound
+    _C.set_layout()
+    _META.clear()
+    _bound = None
+
+
+def _bind() -> bool:
     libraries = Path(torch.__file__).parent / "lib"
     requires_grad, _ = _C.bind_torch(os.fspath(libraries / "libc10.so"), os.fspath(libraries / "libtorch_cpu.so"))
     layout = _measure() if requires_grad else None
@@ -164,15 +183,14 @@ _META: dict[tuple[torch.dtype, torch.device], int | None] = {}
 
 
 def note_meta(t: torch.Tensor) -> None:
-    """Remember how a dtype and device look in memory, from a tensor at hand."""
+    """Remember how a dtype and device look in memory, from a tensor at hand (a plain one, not a subclass's)."""
     key = (t.dtype, t.device)
-    if key not in _META:
-        bind()
+    if _META.get(key) is None and bind():
         _META[key] = _C.tensor_meta(t)
 
 
 def meta_of(dtype: torch.dtype, device: torch.device) -> int | None:
     """How a dtype and device look in memory; None where tensors are not read natively."""
-    if (dtype, device) not in _META:
+    if _META.get((dtype, device)) is None and not torch._C._len_torch_dispatch_stack():
         note_meta(torch.empty(0, dtype=dtype, device=device))
-    return _META[dtype, device]
+    return _META.get((dtype, device))
