@@ -159,6 +159,12 @@ def test_hybrid(train):
     check_model(Hybrid().train(train), torch.randn(2, 3, 16, 16))
 
 
+def test_hybrid_in_inference():
+    model, x = Hybrid().eval(), torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.allclose(compiled(call, Log(), fullgraph=True)(model, x), model(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
 def test_torchvision(name):
     models = pytest.importorskip("torchvision.models")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.backends.mha
 import torch.compiler
 import torch.overrides
 import torch.utils.checkpoint
@@ -45,10 +46,19 @@ _constant(
     getattr(torch._C, "_are_functorch_transforms_active", None),
     getattr(torch, "is_storage", None),
 )
+_constant(FALSE, torch.backends.mha.get_fastpath_enabled)  # whole layers as one kernel: their parts fuse better
 _constant(TRUE, torch.compiler.is_compiling, getattr(torch.compiler, "is_dynamo_compiling", None))
 _constant(NONE, torch._C._log_api_usage_once)
 _jit = getattr(torch, "_jit_internal", None)
 _constant(FALSE, getattr(_jit, "is_scripting", None))
+
+
+def _named(path: str) -> Any:
+    """The function at a path below ``torch``, or None where this version of torch lacks it."""
+    out: Any = torch
+    for part in path.split("."):
+        out = getattr(out, part, None)
+    return out
 
 
 def _reads(*functions: Any) -> None:
@@ -62,44 +72,19 @@ def _reads(*functions: Any) -> None:
             HANDLERS[f] = make(f)
 
 
-_reads(
-    torch.is_grad_enabled,
-    torch.is_inference_mode_enabled,
-    torch.is_autocast_enabled,
-    torch.get_autocast_dtype,
-    torch.is_autocast_cache_enabled,
-    torch.get_default_dtype,
-    torch.are_deterministic_algorithms_enabled,
-    torch.is_deterministic_algorithms_warn_only_enabled,
-    torch.get_num_threads,
-    torch.cuda.is_available,
-    torch.cuda.device_count,
-    torch.cuda.is_bf16_supported,
-    torch.cuda.get_device_capability,
-    torch.is_autocast_cpu_enabled,
-    torch.get_autocast_gpu_dtype,
-    torch.get_autocast_cpu_dtype,
-    torch._C._get_cudnn_enabled,
-    torch._C._get_cudnn_benchmark,
-    torch._C._get_cudnn_deterministic,
-    torch._C._get_mkldnn_enabled,
-    torch._C._get_cudnn_allow_tf32,
-    torch._C._get_cublas_allow_tf32,
-    torch._C._get_flash_sdp_enabled,
-    torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._get_math_sdp_enabled,
-    torch._C._get_privateuse1_backend_name,
-    torch.amp.is_autocast_available,
-    torch._C._is_autocast_available,
-    torch._C._get_default_device,
-    getattr(torch, "get_default_device", None),
-    getattr(torch._C, "_is_torch_function_enabled", None),
-    getattr(torch._C, "_is_torch_function_all_disabled", None),
-    getattr(torch._C, "_len_torch_function_stack", None),
-    getattr(torch._C, "_is_torch_function_mode_enabled", None),
-    getattr(torch._C, "_accelerator_hooks_is_available", None),
-    getattr(torch.accelerator, "is_available", None) if hasattr(torch, "accelerator") else None,
-)
+_MODES = """
+    is_grad_enabled is_inference_mode_enabled is_autocast_enabled get_autocast_dtype is_autocast_cache_enabled
+    get_default_dtype are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_num_threads
+    is_autocast_cpu_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype get_default_device cuda.is_available
+    cuda.device_count cuda.is_bf16_supported cuda.get_device_capability amp.is_autocast_available
+    accelerator.is_available _C._get_cudnn_enabled _C._get_cudnn_benchmark _C._get_cudnn_deterministic
+    _C._get_mkldnn_enabled _C._get_cudnn_allow_tf32 _C._get_cublas_allow_tf32 _C._get_flash_sdp_enabled
+    _C._get_mem_efficient_sdp_enabled _C._get_math_sdp_enabled _C._get_cudnn_sdp_enabled
+    _C._get_privateuse1_backend_name _C._is_autocast_available _C._get_default_device _C._is_torch_function_enabled
+    _C._is_torch_function_all_disabled _C._len_torch_function_stack _C._is_torch_function_mode_enabled
+    _C._accelerator_hooks_is_available _C._get_float32_matmul_precision _C._get_deterministic_algorithms
+"""
+_reads(*map(_named, _MODES.split()))
 
 
 def _writes(read: Any, *functions: Any) -> None:
