@@ -244,3 +244,13 @@ def with_blocks(x):
 
 def test_with_blocks_with_breaks():
     Compiled(with_blocks).check(X.clone().requires_grad_())
+
+
+def test_inference_mode():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).eval()
+    compiled = braze.compile(model, backend="eager", fullgraph=True)
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with mode():
+            out = compiled(X)
+            assert torch.equal(out, model(X)) and out.is_inference() == (mode is torch.inference_mode)

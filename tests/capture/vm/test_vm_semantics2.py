@@ -894,6 +894,14 @@ def autocast_variants(x):
     return a, b, x @ x
 
 
+@case(torch.ones(2, requires_grad=True))
+def inference_mode(x):
+    with torch.inference_mode():
+        y = (x * 2).sum()
+        grad = torch.is_grad_enabled()
+    return y + 1, grad, x * 3
+
+
 class Stack:
     def __enter__(self):
         return None

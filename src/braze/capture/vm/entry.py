@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from braze.capture.guards import GlobalState
 from braze.capture.source import argument_count
 from braze.config import Config
 from braze.errors import Unsupported
@@ -46,14 +47,30 @@ def capture_frame(
         return Skip("a generator or coroutine", always=True)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return Skip("a torch function or dispatch mode is active")
+    state = GlobalState.now()
+    if state.inference_mode:
+        # composite operators stay whole in inference mode; without gradients the graph is the same
+        with torch.inference_mode(False), torch.no_grad():
+            return _capture(code, function, args, compile_graph, fullgraph, state)
+    return _capture(code, function, args, compile_graph, fullgraph, state)
+
+
+def _capture(
+    code: CodeType,
+    function: FunctionType,
+    args: Sequence[Any],
+    compile_graph: CompileGraph,
+    fullgraph: bool,
+    state: GlobalState,
+) -> Captured | Skip:
     plan = Plan()
     collecting = gc.isenabled()
     gc.disable()
     try:
-        t = _Pass(code, function, args, plan)
+        t = _Pass(code, function, args, plan, state)
         t.run()
         if t.error is not None and not fullgraph and t.plan_break():
-            t = _Pass(code, function, args, plan)
+            t = _Pass(code, function, args, plan, state)
             t.run()
     finally:
         if collecting:
@@ -64,9 +81,11 @@ def capture_frame(
 class _Pass:
     """One trace of a frame."""
 
-    def __init__(self, code: CodeType, function: FunctionType, args: Sequence[Any], plan: Plan) -> None:
+    def __init__(
+        self, code: CodeType, function: FunctionType, args: Sequence[Any], plan: Plan, state: GlobalState
+    ) -> None:
         self.code, self.plan = code, plan
-        vm = self.vm = Tracer(code, function, plan)
+        vm = self.vm = Tracer(code, function, plan, state)
         func = FunctionValue(function)
         func._cells = [CellValue(None, c, vm.sources.closure(i)) for i, c in enumerate(function.__closure__ or ())]
         for raw, cell in zip(function.__closure__ or (), func._cells):

@@ -51,8 +51,8 @@ def _frozen(source: Source | None) -> bool:
 class Guards:
     """Collects the guards of one capture. Every method ignores values without a source."""
 
-    def __init__(self) -> None:
-        self.set = GuardSet([GlobalState.now()])
+    def __init__(self, state: GlobalState) -> None:
+        self.set = GuardSet([state])
 
     def const(self, source: Source | None, raw: Any) -> None:
         """The value is ``raw``: by value for immutable builtins, by identity for everything else."""

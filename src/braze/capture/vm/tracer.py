@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.nn.modules.module as nn_module
 
+from braze.capture.guards import GlobalState
 from braze.capture.source import FrameSources, Source
 from braze.ir import Graph, Loc
 
@@ -45,12 +46,12 @@ _LIBRARY = ("torch/", "braze/")
 class Tracer:
     """One pass over a frame. Nothing real is written; throw it away to roll back."""
 
-    def __init__(self, code: CodeType, function: FunctionType, plan: Plan) -> None:
+    def __init__(self, code: CodeType, function: FunctionType, plan: Plan, state: GlobalState) -> None:
         self.plan = plan
         self.function = function
         self.scope: dict[str, Any] = function.__globals__
         self.sources = FrameSources(code)
-        self.guards = Guards()
+        self.guards = Guards(state)
         self.graph = Graph()
         self.inputs: list[TensorValue] = []
         self.effects = Effects()

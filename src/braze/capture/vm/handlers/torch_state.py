@@ -130,6 +130,27 @@ _nesting(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 _nesting(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
 
 
+class _NoGradRegion:
+    """What ``torch.inference_mode()`` is inside a compiled function: gradients off; its tensors stay ordinary ones."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode, self.before = mode, True
+
+    def __enter__(self) -> None:
+        self.before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self.before)
+
+
+@handles(torch._C._InferenceMode)
+def inference_mode(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args[0].truth(vm):
+        unsupported("torch.inference_mode(False)")
+    return vm.wrap_static(_NoGradRegion).call(vm, args, {})
+
+
 @handles(torch.compiler.disable)
 def compiler_disable(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     unsupported("torch.compiler.disable() inside the compiled function")
@@ -137,7 +158,6 @@ def compiler_disable(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) ->
 
 BREAKS.update(
     {
-        torch._C._InferenceMode: ("torch.inference_mode()", "use torch.no_grad() inside compiled functions"),
         torch.manual_seed: ("torch.manual_seed()", "seed outside of the compiled function"),
         torch.get_rng_state: ("torch.get_rng_state()", ""),
         torch.set_rng_state: ("torch.set_rng_state()", ""),
