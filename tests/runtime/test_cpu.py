@@ -134,6 +134,42 @@ def test_many_modules_compile_in_threads(tmp_path: Path) -> None:
     assert len(results) == 36 and all(results)
 
 
+COUNT = """
+define void @work(ptr %args, i64 %begin, i64 %end) nounwind {
+  %p = load ptr, ptr %args
+  %old = atomicrmw add ptr %p, i64 1 seq_cst
+  ret void
+}
+"""
+
+
+def test_a_kernel_runs_on_torch_threads(tmp_path: Path) -> None:
+    """Each thread calls the work function once with its share of the units."""
+    source = Source("count", COUNT, tensors=1, sizes=0, units=64, parallel=True, long=True)
+    if not cpu.host_target().openmp:
+        pytest.skip("torch has no OpenMP here")
+
+    def calls(f: cpu.Kernel) -> int:
+        t = torch.zeros(1, dtype=torch.int64)
+        f(t)
+        return int(t.item())
+
+    (f,) = load_kernels([source], _config(tmp_path))
+    (fixed,) = load_kernels([source], _config(tmp_path, threads=2))
+    (few,) = load_kernels([replace(source, units=1)], _config(tmp_path))
+    before = torch.get_num_threads()
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            found: list[int] = []
+            other = threading.Thread(target=lambda found=found: found.append(calls(f)))
+            other.start()
+            other.join()
+            assert (calls(f), found, calls(fixed), calls(few)) == (n, [n], 2, 1)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_no_c_compiler_is_needed(tmp_path: Path) -> None:
     """A fresh process with an empty PATH compiles and runs a kernel."""
     code = (

@@ -25,7 +25,7 @@ from braze.config import Config
 from braze.errors import Unsupported
 
 from .cache import DiskCache, content_key
-from .cpu_entry import LONG, PARALLEL, descriptor, entry_text
+from .cpu_entry import LONG, PARALLEL, THREADS_FUNCTION, descriptor, entry_text
 
 CODEGEN_LEVEL = 2
 Kernel = Callable[..., None]
@@ -294,7 +294,7 @@ def load_kernels(sources: Sequence[Source], config: Config | None = None, target
     return [done[s] for s in sources]
 
 
-_LOADED: weakref.WeakValueDictionary[tuple[str, Source], Any] = weakref.WeakValueDictionary()
+_LOADED: weakref.WeakValueDictionary[tuple[str, Source, int], Any] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -312,8 +312,8 @@ class Pending:
         if self.loaded is not None:
             return self.loaded
         assert self.obj is not None
-        made = _load(_linker(), _entry(self.config), self.obj.result(), self.source)
-        _LOADED[self.key, self.source] = made
+        made = _load(_linker(), _entry(self.config), self.obj.result(), self.source, self.config.threads)
+        _LOADED[self.key, self.source, self.config.threads] = made
         return made
 
 
@@ -321,7 +321,7 @@ def prepare(source: Source, config: Config, target: Target | None = None) -> Pen
     """Start making a kernel's machine code."""
     target = target or host_target()
     key = _key(source.text, target)
-    loaded = _LOADED.get((key, source))
+    loaded = _LOADED.get((key, source, config.threads))
     if loaded is not None:
         return Pending(source, key, config, loaded, None)
     cache = _object_cache(config.cache_path if config.disk_cache else None)
@@ -338,12 +338,13 @@ def _worker() -> ThreadPoolExecutor:
     return _WORKERS[os.getpid()]
 
 
-def _load(linker: _Linker, entry: int, obj: bytes, source: Source) -> Kernel:
+def _load(linker: _Linker, entry: int, obj: bytes, source: Source, threads: int) -> Kernel:
     computed = source.units < 0
     tracker = linker.link(obj, imports_of(source.text), ["work", "units"] if computed else ["work"], source.name)
     flags = (PARALLEL if source.parallel else 0) | (LONG if source.long else 0)
     units_function = tracker["units"] if computed else 0
-    code = LoadedCode(descriptor(tracker["work"], units_function, source.units, source.tensors, source.sizes, flags))
+    counts = (source.units, source.tensors, source.sizes)
+    code = LoadedCode(descriptor(tracker["work"], units_function, *counts, flags, threads))
     code.tracker = tracker
     return code.function(source.name, entry)
 
@@ -358,7 +359,8 @@ def _entry(config: Config) -> int:
         if target.tensor_offset == 0:
             raise Unsupported("this torch version lays tensors out in a way that compiled CPU kernels do not know")
         cache = _object_cache(config.cache_path if config.disk_cache else None)
-        text = entry_text(target.triple, target.tensor_offset, bytes.__basicsize__ - 1, target.openmp)
+        threads = has_symbol(THREADS_FUNCTION)
+        text = entry_text(target.triple, target.tensor_offset, bytes.__basicsize__ - 1, target.openmp, threads)
         obj = _object(text, target, cache, _key(text, target))
         _ENTRY.append(_linker().link(obj, imports_of(text), ["call"], "entry"))
     return int(_ENTRY[0]["call"])

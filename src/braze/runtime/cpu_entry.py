@@ -16,16 +16,22 @@ import struct
 PARALLEL, LONG = 1, 2
 
 
-def descriptor(work: int, units_function: int, units: int, tensors: int, sizes: int, flags: int) -> bytes:
+def descriptor(
+    work: int, units_function: int, units: int, tensors: int, sizes: int, flags: int, threads: int = 0
+) -> bytes:
     """What ``@call`` knows of a kernel: addresses of its functions (units_function 0: ``units`` is constant), how many
-    tensors and sizes it takes, PARALLEL and LONG."""
-    return struct.pack("6q", work, units_function, units, tensors, sizes, flags)
+    tensors and sizes it takes, PARALLEL and LONG, and the number of threads (0: torch's)."""
+    return struct.pack("7q", work, units_function, units, tensors, sizes, flags, threads)
 
 
-def entry_text(triple: str, tensor_offset: int, bytes_offset: int, openmp: bool) -> str:
+THREADS_FUNCTION = "_ZN2at15get_num_threadsEv"  # at::get_num_threads(), which also sets up a new thread's OpenMP
+
+
+def entry_text(triple: str, tensor_offset: int, bytes_offset: int, openmp: bool, threads: bool) -> str:
     """The module's text. ``tensor_offset``: of the TensorImpl pointer in a tensor object; ``bytes_offset``: of the
-    data in a ``bytes`` object."""
-    fork = "  call void @GOMP_parallel(ptr @share, ptr %context, i32 0, i32 0)" if openmp else "  unreachable"
+    data in a ``bytes`` object; ``threads``: THREADS_FUNCTION can be called (else OpenMP's default counts)."""
+    fork = _FORK.replace("TORCH_THREADS", f"call i32 @{THREADS_FUNCTION}()" if threads else "add i32 0, 0")
+    fork = fork if openmp else "  unreachable"
     return "\n".join(
         [
             f'target triple = "{triple}"',
@@ -34,9 +40,18 @@ def entry_text(triple: str, tensor_offset: int, bytes_offset: int, openmp: bool)
             .replace("BYTES_OFFSET", str(bytes_offset))
             .replace("FORK", fork),
             _SHARE if openmp else "",
+            f"declare i32 @{THREADS_FUNCTION}()" if openmp and threads else "",
         ]
     )
 
+
+_FORK = """  %d6 = getelementptr inbounds i64, ptr %d, i64 6
+  %asked = load i64, ptr %d6
+  %asked32 = trunc i64 %asked to i32
+  %torch = TORCH_THREADS
+  %default = icmp eq i32 %asked32, 0
+  %team = select i1 %default, i32 %torch, i32 %asked32
+  call void @GOMP_parallel(ptr @share, ptr %context, i32 %team, i32 0)"""
 
 _GLOBALS = """
 @_Py_NoneStruct = external global i64

@@ -397,3 +397,26 @@ def test_random_kernels(seed: int, target: Target) -> None:
 
 def test_axis_helper() -> None:
     assert isinstance(axis("i0", 3)[1], Axis)
+
+
+@pytest.mark.parametrize("inner", ["r", "x", "tile"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.bool], ids=str)
+def test_a_rest_of_one_lane_writes_one_element(inner: str, dtype: torch.dtype, target: Target) -> None:
+    """Narrow elements at the end of a row: the neighbouring row must stay as it is."""
+    for columns in (17, 33, 65, 129):
+        x = torch.randn(40, columns)
+        x = x.t().contiguous().t() if inner == "tile" else x
+        out = torch.zeros(40, columns, dtype=dtype)
+        (i, ai), (j, aj) = axis("i0", 40), axis("r0" if inner == "r" else "i1", columns)
+        bx, bo = buffer("x", x), buffer("out", out)
+        v = Load(bx, (i, j))
+        body = [v]
+        w = v
+        if inner == "r":
+            m = Reduce("max", v, F32)
+            w = Compute("add", (v, m), F32)
+            body += [m, w]
+        c = Compute("convert", (w,), dtype)
+        body += [c, Store(bo, (i, j), c)]
+        k = kernel([ai], [aj], body) if inner == "r" else kernel([ai, aj], [], body)
+        same(compare(k, {bx: x, bo: out}, target=target))

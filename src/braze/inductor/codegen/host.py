@@ -128,6 +128,7 @@ class HostWriter:
                 params.append(self.unique("scalar"))
         if params:
             head.append(f"    {', '.join(params)}{',' if len(params) == 1 else ''} = args")
+            head.append("    args.clear()  # the caller's list: saved tensors are freed after their last use")
         for b, t in program.constants.items():
             self.fixed.add(b)
             self.names[b] = self.object(t, b.name)

@@ -17,7 +17,7 @@ from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, symbols
 from braze.ir.expr import Call
 
 from .llvm_builder import BITS, ELEM, Builder, V, vec_type
-from .llvm_ops import convert
+from .llvm_ops import constant, convert
 
 
 @dataclass
@@ -248,7 +248,7 @@ def load(b: Builder, i: Load, at: Place, lanes: Lanes, mask: V | None, vector: b
     """The loaded value in register form. ``mask`` joins the instruction's own and the tail's."""
     dtype = i.dtype
     elem, align = memory_elem(dtype), dtype.itemsize
-    other = b.const(elem, i.other)
+    other = b.const("i8", bool(i.other)) if dtype == torch.bool else constant(b, dtype, i.other)
     if not vector:
         base = at.base if mask is None else b.select(mask, at.base, _safe(b))
         raw = b.let(elem, 1, f"load {elem}, {base.typed}, align {align}")

@@ -11,9 +11,9 @@ from braze.ir import IntLike, Symbol, coefficient, mod
 from braze.runtime.cpu import Target
 
 from . import llvm_index as ix
-from .llvm_builder import ELEM, Builder, V
+from .llvm_builder import Builder, V
 from .llvm_index import Lanes, Scope
-from .llvm_ops import Site, convert, emit_compute
+from .llvm_ops import Site, constant, convert, emit_compute
 from .llvm_passes import PassWriter, declare_kept, keep, read_kept
 from .llvm_plan import Plan, arguments, is_point, row_instrs
 from .llvm_random import philox, philox_row
@@ -155,7 +155,8 @@ class Writer:
         out = self.with_lanes(Lanes(axis.index, lanes), lambda: b.loop(lo, main, lanes, body, start, runs))
         if even or rest == 0:
             return out
-        if self.plan.masked_tail:
+        # One lane alone is never masked: LLVM turns a truncating store under such a mask into a store of the wide element.
+        if self.plan.masked_tail and rest != 1:
             return self._masked_rest(axis, main, hi, rest, body, out)
         return self._scalar_rest(axis, main, hi, body, out, folds)
 
@@ -247,7 +248,7 @@ class Writer:
         if not isinstance(i, Store) and self.plan.stash.get(i, self.number) < self.number:
             self.scope.values[i] = read_kept(self, i)
         elif isinstance(i, Const):
-            self.scope.values[i] = self._const(i)
+            self.scope.values[i] = constant(self.b, i.dtype, i.value)
         elif isinstance(i, Index):
             self.scope.values[i] = self._index(i)
         elif isinstance(i, Load):
@@ -262,13 +263,6 @@ class Writer:
             ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector)
         if not isinstance(i, Store) and self.plan.stash.get(i) == self.number:
             keep(self, i)
-
-    def _const(self, i: Const) -> V:
-        if i.dtype in (torch.bfloat16, torch.float16):
-            bits = torch.tensor(i.value, dtype=i.dtype).view(torch.int16).item()
-            v = self.b.const("i16", bits)
-            return v if i.dtype == torch.bfloat16 else self.b.const("half", float(i.value))
-        return self.b.const(ELEM[i.dtype], i.value)
 
     def _index(self, i: Index) -> V:
         e = self.nest.indices[i]

@@ -403,7 +403,14 @@ done:
 }}"""
 
 
-# -- conversion
+# -- constants and conversion
+
+
+def constant(b: Builder, dtype: torch.dtype, value: float | int | bool) -> V:
+    """A constant in register form: a bfloat16 is its bits."""
+    if dtype == torch.bfloat16:
+        return b.const("i16", int(torch.tensor(value, dtype=dtype).view(torch.int16).item()))
+    return b.const(ELEM[dtype], value)
 
 
 @_op("convert")

@@ -20,15 +20,15 @@ from .triton_emit import emit_triton
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A callable over the program's inputs (a sequence in the program's order). ``source`` is the host function's text,
-    ``kernels`` the text of each distinct kernel by name."""
+    """A callable over the program's inputs (a sequence in the program's order). ``call`` takes them as a list that it
+    empties; ``source`` is the host function's text, ``kernels`` the text of each distinct kernel by name."""
 
-    call: Callable[[Sequence[Any]], Any]
+    call: Callable[[list[Any]], Any]
     source: str
     kernels: dict[str, str]
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        return self.call(inputs)
+        return self.call(list(inputs))
 
 
 _EMITTED: dict[str, Source] = {}
