@@ -219,7 +219,7 @@ def test_symbolic_sizes_of_pointwise_kernels(triton_run: Interpreter, transposed
 
 def test_wide_indices_where_int32_does_not_do() -> None:
     """Offsets beyond 2**31, or a dividend that would overflow on the way to a small index."""
-    for size, e in ((2**31 + 64, lambda i: i), (1000, lambda i: (i * 2**28) // 2**20)):
+    for size, e in ((2**31 + 64, lambda i: i), (1000, lambda i: (i * (2**28 + 1)) // 2**20)):
         k = Body({"i": 1000})
         k.store(k.buffer("o", (1000,), I64), (k["i"],), k.index(e(k["i"])))
         k.store(k.buffer("big", (size,), I64), (k["i"],), k.index(k["i"]))

@@ -41,7 +41,7 @@ from .triton_helpers import helper_source
 from .triton_layout import Layout, analyse, fits_int32
 from .triton_looped import emit_looped
 from .triton_reduce import accumulate, finish, fold, start
-from .triton_tiling import H200, Card, Dim, Tiling, choose
+from .triton_tiling import Card, Dim, Tiling, card_of, choose
 
 Dims = frozenset[str]
 Bound = dict[Symbol, tuple[str, Dims]]
@@ -58,11 +58,12 @@ class Emitted:
     sizes: tuple[IntLike, ...]
 
 
-def emit_triton(kernel: Kernel, card: Card = H200) -> Emitted:
-    """The kernel as Triton source with its launch. Unsupported for what Triton cannot say.
+def emit_triton(kernel: Kernel, card: Card | None = None) -> Emitted:
+    """The kernel as Triton source with its launch. Unsupported for what Triton cannot say. ``card``: the one to choose
+    block sizes for, its device's if not given.
 
     Kernels that differ in names alone give one code, emitted once."""
-    form = canonical(kernel)
+    form, card = canonical(kernel), card or card_of(kernel.device)
     accesses = dict.fromkeys(i.buffer for i in form.kernel.body if isinstance(i, (Load, Store)))
     found = _EMITTED.get((form.key, card))
     if found is None:

@@ -11,6 +11,9 @@ A tiling has block dims (the shape of the values in the generated code) and scal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
 
 from braze.ir import IntLike, Symbol, floordiv, mod, product, symbol, symbol_of
 from braze.runtime.cuda_kernel import Launch
@@ -26,14 +29,22 @@ COLUMN_ROWS = 64  # and where there is one pass anyway
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What the choices depend on. ``bandwidth`` in bytes/s as a copy measures it."""
+    """What the choices depend on: how many multiprocessors want work."""
 
     name: str
     sms: int
-    bandwidth: float
 
 
-H200 = Card("NVIDIA H200", 132, 4.3e12)
+H200 = Card("NVIDIA H200", 132)
+
+
+@lru_cache(maxsize=16)
+def card_of(device: torch.device) -> Card:
+    """The card that a device is; an H200 where there is none to ask."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return H200
+    properties = torch.cuda.get_device_properties(device)
+    return Card(properties.name, properties.multi_processor_count)
 
 
 @dataclass(frozen=True, eq=False)
