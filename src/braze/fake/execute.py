@@ -68,8 +68,8 @@ def _functional(op: OpOverload) -> OpOverload:
     if len(mine) == len(op._schema.arguments):
         return op
     packet = op._overloadpacket
-    for name in packet.overloads():
-        twin = getattr(packet, name)
+    for name in packet.overloads():  # type: ignore[no-untyped-call]
+        twin: OpOverload = getattr(packet, name)
         if len(twin._schema.arguments) == len(mine) and inputs(twin) == mine:
             return twin
     raise Unsupported(f"{op} has no shape rule and no form without out=")

@@ -11,7 +11,7 @@ import torch
 
 from ...ir import IntLike, TensorType, known_eq, sym_min
 from ..layout import broadcast, contiguous
-from ..promote import result_type
+from ..promote import result_type, to_real
 from ..registry import executable, rule
 from ..result import copy_of, fresh, view_of
 from .pointwise import pointwise
@@ -110,7 +110,7 @@ def pdist_backward(g: TensorType, x: TensorType, p: float, out: TensorType) -> T
 
 @rule("dist")
 def dist(a: TensorType, b: TensorType, p: Any = 2) -> TensorType:
-    return fresh(a, (), result_type((a, b)))
+    return fresh(a, (), to_real(result_type((a, b))))
 
 
 @rule("trace")
