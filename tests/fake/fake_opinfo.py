@@ -19,7 +19,8 @@ from braze.fake import DataDependent, FakeMode, fake_like
 # Known to make other calls. A gradient through an in-place write to a view is replayed by view functions under tracing,
 # by as_strided in eager; eager conjugates lazily and resolves that with copies, which is not traced; one_hot compares
 # where its argument is a subclass.
-OTHER_CALLS = """nn_functional_one_hot nn_functional_pad_circular polar fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ihfft fft_ihfft2 fft_ihfftn
+OTHER_CALLS = """nn_functional_one_hot
+nn_functional_pad_circular polar fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ihfft fft_ihfft2 fft_ihfftn
 linalg_eig linalg_eigvals""".split()
 
 
