@@ -174,6 +174,17 @@ def test_small_and_odd_shapes(shape: tuple[int, ...]) -> None:
             check(graph, fused(graph, traits), sample(graph), rtol=1e-4)
 
 
+def test_a_chain_of_a_thousand_operations() -> None:
+    g = G()
+    x = y = g.input("x", (4, 8))
+    for k in range(1000):
+        y = g.mul(g.sub(y, x), 0.5) if k % 3 else g.add(y, 1.0)
+    graph = g.out(y)
+    program = fused(graph, CPU)
+    assert len(kernels(program)) < 20  # a kernel has a limited size
+    check(graph, program, [r(4, 8)])
+
+
 def test_tensors_without_elements() -> None:
     g = G()
     x, y = g.input("x", (0, 4)), g.input("y", (3, 0))

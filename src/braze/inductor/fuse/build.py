@@ -38,10 +38,11 @@ def build_steps(clusters: Clusters, placement: Placement, traits: DeviceTraits) 
     for c in clusters.live.values():
         if c.closed:
             continue
-        roots = [op for op in sorted(c.ops, key=lambda o: o.id) if op.out in placement.stored]
+        here = [op for op in sorted(c.ops, key=lambda o: o.id) if c.id in placement.sites[op.id]]
+        roots = [op for op in here if op.out in placement.stored]
         if roots:
-            last = max(op.id for op in roots)
-            out += [(last, k) for k in _kernels(analysis, c, roots, inline.get(c.id, set()), traits)]
+            steps = _kernels(analysis, c, here, roots, inline.get(c.id, set()), traits)
+            out += [(roots[-1].id, k) for k in steps]
     return out
 
 
@@ -59,13 +60,20 @@ def _inlined_buffers(analysis: Analysis, clusters: Clusters, placement: Placemen
     return out
 
 
-def _kernels(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any], traits: DeviceTraits) -> list[Step]:
-    """The cluster's kernel; two where its reduction is split, one a piece where a concatenation is stored."""
+def _kernels(
+    analysis: Analysis, c: Cluster, here: list[Op], roots: list[Op], inline: set[Any], traits: DeviceTraits
+) -> list[Step]:
+    """The cluster's kernel; two where its reduction is split, one a piece where a concatenation is stored.
+
+    ``here``: the ops that it evaluates; ``roots``: those that it stores.
+    """
     if 0 in c.axes.values():
         return [_empty(op) for op in roots]
     e = Emitter(analysis, inline, c.env)
     r = set(c.r)
     x = tuple([Axis(s, n) for s, n in c.axes.items() if s not in r])
+    for op in here:
+        e.op_value(op)  # in order, so that long chains need no deep recursion
     kernel = _finish(e, roots, x, tuple([Axis(s, c.axes[s]) for s in c.r]), c.env)
     if r:
         if needs_split(c, traits):
@@ -78,7 +86,10 @@ def _kernels(analysis: Analysis, c: Cluster, roots: list[Op], inline: set[Any], 
     for k, (low, high) in enumerate(cuts.pieces):
         env, axis = piece_env(c, cuts.axis, low, high)
         piece = [a for a in x if a.index is not cuts.axis.index] + axis
-        made = _finish(Emitter(analysis, inline, env), roots, tuple(piece), (), env)
+        e = Emitter(analysis, inline, env)
+        for op in here:
+            e.op_value(op)
+        made = _finish(e, roots, tuple(piece), (), env)
         made.name += f"_{k}"
         out.append(made)
     return out

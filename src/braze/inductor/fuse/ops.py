@@ -24,6 +24,8 @@ COSTS = {
     "check_index": 3,
 }
 
+MAX_LEAVES, MAX_TREE = 8, 100  # buffers and instructions of an expression that may be recomputed elsewhere
+
 
 def hint(e: IntLike) -> int:
     """A size as a number: itself, or its hint, or the least it can be."""
@@ -97,7 +99,7 @@ class Op:
                 self.loads.append(i)
             elif isinstance(i, Compute):
                 flops += COSTS.get(i.fn, 1)
-        self.flops = flops
+        self.flops = max(flops, 1)
         if not self.loads:
             self.kind = "free"
         for n in axes.values():
@@ -185,7 +187,7 @@ class Analysis:
                         leaves |= o.leaves
                         flops += o.tree_flops
                 else:
-                    if len(leaves) <= 8 and flops <= 200:
+                    if len(leaves) <= MAX_LEAVES and flops <= MAX_TREE:
                         op.leaves, op.tree_flops = frozenset(leaves), flops
 
 

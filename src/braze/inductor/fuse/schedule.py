@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-
 from braze.inductor.loops import Buffer, Kernel, Step
 from braze.inductor.loops.interpret import buffers_in
 
@@ -23,31 +21,43 @@ def writes_of(step: Step) -> list[Buffer]:
 
 
 def order(steps: list[tuple[int, Step]]) -> list[Step]:
-    """Sort (position, step) pairs topologically by buffers, then by position. Several writers of a buffer keep their
-    given order, and its readers come after the last."""
+    """Sort (position, step) pairs topologically by buffers: steps come by position, each right after what it needs.
+
+    So a recomputed value is made where it is first used, not as soon as it could be. Several writers of a buffer keep
+    their given order, and its readers come after the last.
+    """
+    needs = _needs(steps)
+    limit = len(steps) + sum(map(len, needs))
+    done: set[int] = set()
+    out: list[Step] = []
+    for first in sorted(range(len(steps)), key=lambda k: steps[k][0]):
+        stack = [first]
+        while stack:
+            k = stack[-1]
+            missing = [d for d in needs[k] if d not in done]
+            if k in done:
+                stack.pop()
+            elif missing:
+                assert len(stack) <= limit, "the steps depend on each other in a circle"
+                stack.extend(reversed(missing))
+            else:
+                stack.pop()
+                done.add(k)
+                out.append(steps[k][1])
+    return out
+
+
+def _needs(steps: list[tuple[int, Step]]) -> list[list[int]]:
+    """For each step the steps that must run before it, by position."""
     writers: dict[Buffer, list[int]] = {}
     for k, (_, s) in enumerate(steps):
         for b in writes_of(s):
             writers.setdefault(b, []).append(k)
-    after: list[list[int]] = [[] for _ in steps]
-    waits = [0] * len(steps)
+    out = []
     for k, (_, s) in enumerate(steps):
         need = {w for b in reads_of(s) for w in writers.get(b, ())} - {k}
         for b in writes_of(s):
             earlier = writers[b]
             need.update(earlier[: earlier.index(k)])
-        waits[k] = len(need)
-        for w in need:
-            after[w].append(k)
-    ready = [(p, k) for k, (p, _) in enumerate(steps) if not waits[k]]
-    heapq.heapify(ready)
-    out: list[Step] = []
-    while ready:
-        _, k = heapq.heappop(ready)
-        out.append(steps[k][1])
-        for n in after[k]:
-            waits[n] -= 1
-            if not waits[n]:
-                heapq.heappush(ready, (steps[n][0], n))
-    assert len(out) == len(steps), "the steps depend on each other in a circle"
+        out.append(sorted(need, key=lambda w: steps[w][0]))
     return out
