@@ -1,4 +1,4 @@
-"""The host program: its text, memory handling, views, vendor calls, symbolic sizes, and its agreement with the interpreter."""
+"""The host program: text, memory, views, vendor calls, symbolic sizes, and agreement with the interpreter."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_isomorphic_kernels_are_compiled_once() -> None:
 
 
 def test_direct_bindings_have_the_schema_of_their_operator() -> None:
-    """Each is called with positional arguments in the operator's order: the Python binding must accept exactly those."""
+    """Each is called with positional arguments in the operator's order: the binding must accept exactly those."""
     for name in DIRECT:
         op = getattr(aten, name).default
         target, spelling, trusted = binding(op)
@@ -240,3 +240,11 @@ def test_direct_bindings_have_the_schema_of_their_operator() -> None:
     assert torch.equal(binding(aten.convolution.default)[0](*args), aten.convolution.default(*args))
     rows = (torch.randn(9, 4), torch.randint(0, 9, (3,)), -1, False, False)
     assert torch.equal(binding(aten.embedding.default)[0](*rows), aten.embedding.default(*rows))
+
+
+def test_the_callers_list_is_emptied() -> None:
+    program, inputs = chain()
+    compiled = compile_program(program)
+    mine = list(inputs)
+    compiled.call(mine)
+    assert mine == []

@@ -1,4 +1,4 @@
-"""Random kernels on the CPU against the reference interpreter: dtypes, layouts, masks, indirection, several passes and stores."""
+"""Random kernels on the CPU against the reference interpreter: dtypes, layouts, masks, indirection, many passes."""
 
 from __future__ import annotations
 

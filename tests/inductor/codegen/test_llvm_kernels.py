@@ -1,4 +1,4 @@
-"""Loop nests on the CPU against the reference interpreter: layouts, reductions, masks, indirection, symbolic sizes, threads."""
+"""Loop nests on the CPU against the reference interpreter: layouts, reductions, masks, indirection, sizes, threads."""
 
 from __future__ import annotations
 
@@ -346,6 +346,14 @@ def test_unknown_primitives_are_unsupported() -> None:
     c = Compute("no_such_thing", (v,), F32)
     with pytest.raises(Unsupported, match="no_such_thing"):
         built([kernel([ai], [], [v, c, Store(b, (i,), c)])])
+    z = buffer("z", torch.zeros(3, dtype=torch.complex64))
+    w = Load(z, (i,))
+    with pytest.raises(Unsupported, match="complex64"):
+        built([kernel([ai], [], [w, Store(z, (i,), w)])])
+    again = Load(b, (i,))
+    other = buffer("other", x)
+    with pytest.raises(Unsupported, match="after writing"):
+        built([kernel([ai], [], [v, Store(b, (i,), v), again, Store(other, (i,), again)])])
 
 
 def _random_kernel(rng: random.Random) -> tuple[Kernel, dict[Buffer, torch.Tensor]]:

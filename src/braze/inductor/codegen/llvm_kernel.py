@@ -155,7 +155,7 @@ class Writer:
         out = self.with_lanes(Lanes(axis.index, lanes), lambda: b.loop(lo, main, lanes, body, start, runs))
         if even or rest == 0:
             return out
-        # One lane alone is never masked: LLVM turns a truncating store under such a mask into a store of the wide element.
+        # One lane alone is never masked: LLVM makes a truncating store under such a mask store the wide element.
         if self.plan.masked_tail and rest != 1:
             return self._masked_rest(axis, main, hi, rest, body, out)
         return self._scalar_rest(axis, main, hi, body, out, folds)

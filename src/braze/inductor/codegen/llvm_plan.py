@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from braze.errors import Unsupported
 from braze.inductor.loops.ir import (
     Axis,
     Buffer,
@@ -134,12 +135,26 @@ def offset(i: Access) -> IntLike:
 def build_nest(kernel: Kernel) -> Nest:
     """What a canonical kernel (simplified axes, one offset an access) needs and depends on."""
     body = live(kernel)
+    _check(body)
     offsets: dict[Access, IntLike] = {i: offset(i) for i in body if isinstance(i, (Load, Store))}
     indices: dict[Index, IntLike] = {i: i.expr for i in body if isinstance(i, Index)}
     nest = Nest(kernel, list(kernel.x), list(kernel.r), body, offsets, indices)
     _dependencies(nest)
     _number_passes(nest)
     return nest
+
+
+def _check(body: list[Instr]) -> None:
+    """Unsupported for what the CPU code generator has no code for."""
+    written: set[Buffer] = set()
+    for i in body:
+        dtype = i.buffer.type.dtype if isinstance(i, Store) else i.dtype
+        if dtype not in ELEM:
+            raise Unsupported(f"CPU kernels have no code for {dtype}")
+        if isinstance(i, Store):
+            written.add(i.buffer)
+        elif isinstance(i, Load) and i.buffer in written:
+            raise Unsupported(f"a CPU kernel that reads {i.buffer.name} after writing it")
 
 
 def live(kernel: Kernel) -> list[Instr]:
