@@ -155,7 +155,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
     print(
-        f"{'kernel':22s} {'eager ms':>9s} {'braze ms':>9s} {'ratio':>6s} {'peer ms':>9s} {'compile s':>9s} {'error':>8s}"
+        f"{'kernel':22s} {'eager ms':>9s} {'braze ms':>9s} {'ratio':>6s} {'peer ms':>9s} {'cold s':>9s} {'error':>8s}"
     )
     for name in names:
         fn, inputs = cases()[name]

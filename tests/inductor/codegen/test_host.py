@@ -83,7 +83,7 @@ def test_the_text_runs_again_by_hand() -> None:
     c = compile_program(program)
     names = dict(c.call.__globals__)
     exec(compile(c.source, "again", "exec"), names)
-    torch.testing.assert_close(names["call"](inputs), c(inputs))
+    torch.testing.assert_close(names["call"](list(inputs)), c(inputs))
 
 
 def test_dead_tensors_are_freed_during_the_call() -> None:
