@@ -46,8 +46,8 @@ class Schedule:
         while todo:
             v = todo.pop()
             if v in self.point and v not in seen:
-                seen.add(v)  # type: ignore[arg-type]
-                todo += operands(v)  # type: ignore[arg-type]
+                seen.add(v)
+                todo += operands(v)
         return [i for i in e.kernel.body if i in seen]
 
 
@@ -75,7 +75,7 @@ def emit_looped(e: _Emitter) -> None:
 def _rows(e: _Emitter, s: Schedule, level: int | None) -> None:
     """The row values that have become known."""
     for i in s.rows:
-        if i not in e.names and (level is None or s.level[i] <= level):  # type: ignore[comparison-overlap]
+        if i not in e.names and (level is None or s.level[i] <= level):
             e.instr(i)
 
 
@@ -96,4 +96,5 @@ def _loop(e: _Emitter, s: Schedule, reduces: list[Reduce], stores: list[Store], 
         e.stores(stores)
     e.indent -= 1
     for i in body:
-        e.names.pop(i, None)  # type: ignore[call-overload]
+        if isinstance(i, Value):
+            e.names.pop(i, None)

@@ -121,10 +121,9 @@ def choose(kernel: Kernel, layout: Layout, card: Card = H200) -> Tiling:
         return _reduction(kernel, layout, card)
     inner = _transposed_axis(layout)
     if inner is not None:
-        return _tile(layout, inner, card, square=True)
-    split = _row_split(kernel, layout)
-    if split is not None:
-        return _tile(layout, split, card, square=False)
+        return _square(layout, inner)
+    if _row_split(layout):
+        return _rowwise(layout, card)
     return _flat(layout, card)
 
 
@@ -158,21 +157,17 @@ def _transposed_axis(layout: Layout) -> Axis | None:
     return layout.x[max(weight, key=lambda k: weight[k])] if weight else None
 
 
-def _row_split(kernel: Kernel, layout: Layout) -> Axis | None:
-    """The axis outside the inner one, where tiling (rows, inner) pays: some value is constant along long inner rows,
-    or an indirect access is contiguous along them."""
+def _row_split(layout: Layout) -> bool:
+    """True where tiling (rows, inner axis) pays: some value is constant along long rows, or an indirect access is
+    contiguous along them."""
     if len(layout.x) < 2:
-        return None
+        return False
     inner = layout.x[-1]
     n = hint(inner.size)
     if n < 64 or not isinstance(inner.size, int) or _waste(n, _row_block(n)) > 1.25:
-        return None
-    for a in layout.accesses:
-        if layout.stride(a, inner) == 0 and layout.elements(a) > 1:
-            return layout.x[-2]
-        if a.indirect and layout.stride(a, inner) == 1:
-            return layout.x[-2]
-    return None
+        return False
+    steps = [(a, layout.stride(a, inner)) for a in layout.accesses]
+    return any((s == 0 and layout.elements(a) > 1) or (a.indirect and s == 1) for a, s in steps)
 
 
 def _row_block(n: int) -> int:
@@ -185,35 +180,35 @@ def _waste(n: int, block: int) -> float:
     return -(-n // block) * block / max(n, 1)
 
 
-def _tile(layout: Layout, second: Axis, card: Card, square: bool) -> Tiling:
-    """Blocks over (second axis, inner axis); the other axes are scalars (or join ``second`` where all are rows)."""
+def _square(layout: Layout, second: Axis) -> Tiling:
+    """Blocks over (second axis, inner axis), so that accesses along either are contiguous; other axes are scalars."""
     inner = layout.x[-1]
     n, m = hint(inner.size), hint(second.size)
-    if square:
-        others = tuple(a for a in layout.x[:-1] if a is not second)
-        wide = max((nbytes(a.buffer) for a in layout.accesses), default=4)
-        total = 4096 if wide <= 4 else 2048
-        xb = min(32, pow2(n))
-        yb = min(total // xb, pow2(m), 128)
-        xb = min(total // yb, pow2(n), 128)
-        choices = [(yb, xb, 8), (max(yb // 2, 1), xb, 4)]
-        y, scalars = (second,), tuple(Dim(f"z{k}", (a,), "") for k, a in enumerate(reversed(others)))
-    else:
-        y, scalars = layout.x[:-1], ()
-        total = 1024
-        xb = _row_block(n)
-        if any(a.indirect for a in layout.accesses):  # many rows at once hide the way from index to element
-            total, xb = 2048, 64 if n % 64 == 0 else min(xb, 128)
-        yb = max(1, total // xb)
-        while yb > 1 and hint(product([a.size for a in y])) * _ceil(n, xb) < yb * card.sms:
-            yb //= 2
-        warps = max(1, min(4, xb * yb // 256))
-        choices = [(yb, xb, warps)]
-    if all(a == 1 for a, _, _ in choices):  # a block of one row would hold its row values once a column
-        rows = (Dim("y", y, ""), *scalars)
-        return Tiling("tiled", (Dim("x", (inner,), "XBLOCK"),), rows, tuple(_columns(b, w) for _, b, w in choices))
-    launches = tuple(Launch((("YBLOCK", a), ("XBLOCK", b)), num_warps=w) for a, b, w in choices)
-    return Tiling("tiled", (Dim("y", y, "YBLOCK"), Dim("x", (inner,), "XBLOCK")), scalars, launches)
+    wide = max((nbytes(a.buffer) for a in layout.accesses), default=4)
+    total = 4096 if wide <= 4 else 2048
+    yb = min(total // min(32, pow2(n)), pow2(m), 128)
+    xb = min(total // yb, pow2(n), 128)
+    others = [a for a in layout.x[:-1] if a is not second]
+    scalars = tuple(Dim(f"z{k}", (a,), "") for k, a in enumerate(reversed(others)))
+    blocks = Dim("y", (second,), "YBLOCK"), Dim("x", (inner,), "XBLOCK")
+    return Tiling("tiled", blocks, scalars, (_tile(yb, xb, 8), _tile(max(yb // 2, 1), xb, 4)))
+
+
+def _rowwise(layout: Layout, card: Card) -> Tiling:
+    """Blocks over (rows, inner axis): what is constant along a row is loaded once a row."""
+    inner, rows = layout.x[-1], layout.x[:-1]
+    n = hint(inner.size)
+    total, xb = 1024, _row_block(n)
+    if any(a.indirect for a in layout.accesses):  # many rows at once hide the way from index to element
+        total, xb = 2048, 64 if n % 64 == 0 else min(xb, 128)
+    yb = max(1, total // xb)
+    while yb > 1 and hint(product([a.size for a in rows])) * _ceil(n, xb) < yb * card.sms:
+        yb //= 2
+    warps = max(1, min(4, xb * yb // 256))
+    x = Dim("x", (inner,), "XBLOCK")
+    if yb == 1:  # a block of one row would hold its row values once a column
+        return Tiling("tiled", (x,), (Dim("y", rows, ""),), (_columns(xb, warps),))
+    return Tiling("tiled", (Dim("y", rows, "YBLOCK"), x), (), (_tile(yb, xb, warps),))
 
 
 def _ceil(a: int, b: int) -> int:
@@ -328,6 +323,10 @@ def _outer_launches(rows: int, r: int, whole: bool, card: Card) -> list[Launch]:
 
 def _columns(xblock: int, warps: int) -> Launch:
     return Launch((("XBLOCK", xblock),), num_warps=warps)
+
+
+def _tile(yblock: int, xblock: int, warps: int) -> Launch:
+    return Launch((("YBLOCK", yblock), ("XBLOCK", xblock)), num_warps=warps)
 
 
 def _rows(xblock: int, rblock: int, warps: int) -> Launch:
