@@ -82,7 +82,7 @@ def imports(path: Path) -> list[tuple[int, str]]:
                 is_module = (SRC.parent / Path(*sub.split("."))).with_suffix(".py").exists() or (
                     SRC.parent / Path(*sub.split("."))
                 ).is_dir()
-                out.append((node.lineno, sub if is_module else root))
+                out.append((node.lineno, sub if is_module or sub == "braze._C" else root))
     return out
 
 

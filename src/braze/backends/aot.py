@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from braze.autograd import partition, trace_joint
+from braze.autograd import partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
-from braze.ir import Graph, interpret, load_python, verify
+from braze.ir import Graph, load_python
 from braze.runtime.autograd_node import make_autograd_callable
 
 from .registry import Compiled, Request, built_in
@@ -23,7 +23,7 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     record, config = request.record, request.config
     graph = drop_full_masks(request.graph)
     with record.stage("joint trace"):
-        joint = trace_joint(lambda *xs: interpret(graph, xs), list(request.types))
+        joint = trace_joint(graph, list(request.types))
     record.add_level("joint", joint.graph)
     with record.stage("partition"):
         aot = partition(joint, config.memory_budget)
@@ -31,9 +31,8 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     if aot.backward is not None:
         record.add_level("backward", aot.backward)
     if config.verify:
-        verify(aot.forward)
-        if aot.backward is not None:
-            verify(aot.backward)
+        verify_joint(joint)
+        verify_aot(aot)
     forward = compile_side(aot.forward, request, "forward")
     lazy = None
     if aot.backward is not None:
