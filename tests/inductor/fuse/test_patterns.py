@@ -17,6 +17,7 @@ from prim_graphs import G  # noqa: E402
 
 from braze.inductor.fuse import CPU, CUDA  # noqa: E402
 from braze.inductor.loops import Program, to_text  # noqa: E402
+from braze.ir import Graph  # noqa: E402
 
 
 def r(*shape: int) -> torch.Tensor:
@@ -183,6 +184,29 @@ def test_a_chain_of_a_thousand_operations() -> None:
     program = fused(graph, CPU)
     assert len(kernels(program)) < 20  # a kernel has a limited size
     check(graph, program, [r(4, 8)])
+
+
+def casts() -> Graph:
+    g = G()
+    x = g.input("x", (64, 64), torch.bfloat16)
+    for k in range(6):
+        w = g.convert(g.input(f"w{k}", (64, 64)), torch.bfloat16)
+        x = g.aten(torch.ops.aten.mm.default, x, w)
+    return g.out(x)
+
+
+def test_casts_of_weights_are_grouped_where_kernels_cost_much() -> None:
+    graph = casts()
+    assert [len(k.writes) for k in kernels(fused(graph, CUDA))] == [6]
+    assert [len(k.writes) for k in kernels(fused(graph, CPU))] == [1] * 6
+    check(graph, fused(graph, CUDA), sample(graph), rtol=2e-2)
+
+
+def test_step_counters_are_one_kernel() -> None:
+    g = G()
+    graph = g.out(*(g.add(g.input(f"n{k}", (), torch.int64), 1) for k in range(20)))
+    assert len(kernels(fused(graph, CPU))) == 1
+    check(graph, fused(graph, CPU), sample(graph))
 
 
 def test_tensors_without_elements() -> None:

@@ -10,7 +10,7 @@ from .build import build_steps
 from .ops import Analysis
 from .placement import place
 from .schedule import order
-from .siblings import merge_columns, merge_siblings, merge_tiny
+from .siblings import merge_columns, merge_edges, merge_siblings
 from .traits import DeviceTraits, traits_of
 from .vertical import Log, grow, join_columns
 
@@ -24,7 +24,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     merge_siblings(clusters, traits)
     join_columns(clusters, traits, log)
     merge_columns(clusters, traits)
-    merge_tiny(clusters, traits)
+    merge_edges(clusters, traits)
     placement = place(clusters, traits)
     steps = order(build_steps(clusters, placement, traits))
     return Program(program.name, program.inputs, steps, program.outputs, allocated(steps), constants=program.constants)

@@ -4,8 +4,8 @@ Examples: the column sums of a normalisation's backward (weight and bias gradien
 dropout that reads the same probabilities.  Each buffer's readers are tried in order against the last one that they
 could have merged with: linear in the edges.
 
-Two more groups save only kernels, not traffic: results of a few elements that nothing else in the program reads (step
-counters), and, where a kernel costs much (``traits.launch_bytes``), column reductions that stand close together.
+Two more groups save only kernels, not traffic: pointwise work at the program's edges (step counters, casts of weights)
+and, where a kernel costs much (``traits.launch_bytes``), column reductions that stand close together.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from .ops import nbytes
 from .traits import NO_GAIN, DeviceTraits, Reason
 
 MIN_BYTES = 1 << 12
-TINY = 64
-NEAR = 200
-MAX_COLUMN_READS = 8
+TINY = 64  # elements
+NEAR = 300  # ops between the first and the last of a group
+MAX_GROUP_READS = 8
+COSTLY = 1 << 20  # bytes that a kernel is worth where launches count
 
 
 def merge_siblings(clusters: Clusters, traits: DeviceTraits) -> None:
@@ -76,19 +77,24 @@ def deep_reads(clusters: Clusters, c: Cluster) -> set[Buffer]:
     return out
 
 
-def merge_tiny(clusters: Clusters, traits: DeviceTraits) -> None:
-    """Merge pointwise clusters of a few elements whose results only leave the program."""
-    users = clusters.analysis.users
+def merge_edges(clusters: Clusters, traits: DeviceTraits) -> None:
+    """Merge pointwise clusters at the program's edges, which read only its inputs or make only its outputs (casts of
+    weights and gradients, step counters): of a few elements everywhere, of any size where a kernel costs much."""
+    owner, users = clusters.analysis.owner, clusters.analysis.users
+    costly = traits.launch_bytes >= COSTLY
     heads: dict[tuple[object, ...], int] = {}
-    for c in list(clusters.live.values()):
-        if c.closed or c.r or c.points > TINY or any(users.get(op.out) for op in c.ops):  # type: ignore[arg-type]
+    for c in sorted(clusters.live.values(), key=lambda c: c.id):
+        if c.closed or c.r or (c.points > TINY and not (costly and len(c.loads) <= 2)):
             continue
-        _chain(clusters, c, heads, tuple(c.axes.items()), traits)
+        last = not any(users.get(op.out) for op in c.ops)  # type: ignore[arg-type]
+        first = not any(b in owner for b in c.loads)
+        if (first or last) and all(b.type.is_contiguous for b in (*c.loads, *c.pos)):
+            _chain(clusters, c, heads, (c.points, first), traits)
 
 
 def merge_columns(clusters: Clusters, traits: DeviceTraits) -> None:
     """Merge independent column reductions of one shape that stand close together in the program."""
-    if traits.launch_bytes < 1 << 20:
+    if traits.launch_bytes < COSTLY:
         return
     heads: dict[tuple[object, ...], int] = {}
     for c in sorted(clusters.live.values(), key=lambda c: c.id):
@@ -103,8 +109,8 @@ def _chain(
     head = heads.get(key)
     if head is not None:
         a = clusters.find(head)
-        near = not c.r or (abs(c.id - head) < NEAR and len(a.loads) + len(c.loads) <= MAX_COLUMN_READS)
-        if a is not c and near:
+        tiny = c.points <= TINY and not c.r
+        if a is not c and (tiny or (c.id - head < NEAR and len(a.loads) + len(c.loads) <= MAX_GROUP_READS)):
             u = unify_by_order(a, c)
             if not isinstance(u, Reason) and allowed(u, clusters, traits) is None:
                 clusters.absorb(u.base, u.other, u.env)
