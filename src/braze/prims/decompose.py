@@ -111,6 +111,8 @@ class _Decomposer:
         nodes = self.result.nodes
         start = len(nodes)
         self.builder.out = node.val
+        if isinstance(node.val, TensorType) and 0 in node.val.sizes and not _is_view(node.target):
+            return self._finish(self.builder.full_like(node.val, 0), node.val, start)  # no elements, nothing to compute
         try:
             out = row.fn(self.builder, *self._map(node.args), **self._map(node.kwargs))
             if out is NotImplemented:
