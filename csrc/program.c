@@ -122,6 +122,7 @@ static int run_native(Program *p, PyFunctionObject *function, PyObject *const *a
         walk_end(&w);
     }
     if (ok == TRY_FULL) {
+        p->missed_at = ins;
         walk_begin(&w, p, function, args, p->spare.regs);
         ok = run_full(&w, inputs, ins, word);
         walk_end(&w);
@@ -254,7 +255,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     Program *p = (Program *)type->tp_alloc(type, 0);
     if (p == NULL) return NULL;
     p->nregs = nregs;
-    p->failed = p->careful_at = -1;
+    p->failed = p->careful_at = p->missed_at = -1;
     p->ins = PyMem_Calloc(PyList_GET_SIZE(list) + 1, sizeof *p->ins);
     p->reads = PyMem_Calloc(PyTuple_GET_SIZE(reads) + 1, sizeof *p->reads);
     if (!p->ins || !p->reads || stamp_init(&p->stamp, nregs) < 0 || stamp_init(&p->spare, nregs) < 0) {
@@ -293,12 +294,12 @@ static PyObject *program_repeat(PyObject *self, PyObject *args) {
 static PyObject *program_stats(PyObject *self, PyObject *unused) {
     (void)unused;
     const Program *p = (Program *)self;
-    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:i,s:O,s:L,s:L,s:L,s:L,s:i,s:i}", "instructions", p->n, "reads", p->nreads, "words",
+    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:i,s:O,s:L,s:L,s:L,s:L,s:i,s:i,s:i}", "instructions", p->n, "reads", p->nreads, "words",
                          p->stamp.nwords, "parts", p->stamp.nparts, "hot", p->nhot, "careful",
                          p->careful ? Py_True : Py_False, "fast", (long long)p->count_fast, "full",
                          (long long)p->count_full, "stamps", (long long)p->count_stamps, "careful_runs",
                          (long long)p->count_careful, "failed", p->failed,
-                         "careful_at", p->careful_at);
+                         "careful_at", p->careful_at, "missed_at", p->missed_at);
 }
 
 static PyMethodDef program_methods[] = {

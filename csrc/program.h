@@ -24,7 +24,7 @@ typedef struct {
     int32_t src, dst;
     PyObject *obj;     /* strong; the name, key, constant, weak reference or function */
     Py_hash_t hash;    /* of obj where it is looked up in dicts */
-    int64_t n, m;      /* slot, index, length, bounds */
+    int64_t n, m;      /* slot, index, length, bounds; m of a load: how many attributes are read of the value */
     TensorSpec *spec;
     int64_t *list;     /* DISTINCT: registers; RELATION: a postfix program */
 } Ins;
@@ -84,6 +84,7 @@ typedef struct {
     int64_t count_fast, count_full, count_stamps, count_careful;
     int32_t failed;               /* the instruction that failed last, or -1 */
     int32_t careful_at;           /* the instruction that made the program careful, or -1 */
+    int32_t missed_at;            /* the instruction at which the fast path missed last, or -1 */
 } Program;
 
 typedef struct {

@@ -15,6 +15,7 @@
 #include "internal/pycore_dict.h"
 
 enum { FRESH, MAYBE, CERTAIN };
+enum { MANY_ATTRIBUTES = 6 };
 enum { AHEAD = 24 }; /* words that are prefetched ahead: their addresses are known, but scattered */
 
 struct Recorder {
@@ -157,6 +158,22 @@ static int add_via(Recorder *r, const Via *via, int pin) {
     }
 }
 
+/* From 3.13 on, an object with few attributes keeps them inside itself, and stores do not count in its dict's version: each
+   attribute that is read then costs a word of its own. Where many are read, make the object keep them in its dict: putting
+   in a key that is no string does that for good. */
+static void keep_attributes_in_dict(PyObject *o) {
+#if PY_VERSION_HEX >= 0x030D0000
+    if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_INLINE_VALUES) || !_PyObject_InlineValues(o)->valid) return;
+    PyObject **slot = _PyObject_GetDictPtr(o), *key = slot && *slot ? PyLong_FromLong(0) : NULL;
+    if (key != NULL && PyDict_Contains(*slot, key) == 0 && PyDict_SetItem(*slot, key, Py_None) == 0)
+        PyDict_DelItem(*slot, key);
+    Py_XDECREF(key);
+    PyErr_Clear();
+#else
+    (void)o;
+#endif
+}
+
 static int record_load(Recorder *r, Walk *w, const Ins *p) {
     uint8_t *pins = r->s->pins;
     PyObject *value = w->regs[p->dst];
@@ -182,6 +199,7 @@ static int record_load(Recorder *r, Walk *w, const Ins *p) {
         result = CERTAIN;
     }
     pins[p->dst] = (uint8_t)result;
+    if (p->op != OP_TENSOR_INT && p->m >= MANY_ATTRIBUTES) keep_attributes_in_dict(value);
     return 0;
 }
 

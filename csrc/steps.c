@@ -54,8 +54,16 @@ static PyObject *dict_get(PyObject *dict, PyObject *key, Py_hash_t hash) {
     return value;
 }
 
-static inline bool plain_key(PyObject *key) { /* hashing and comparing it runs no Python code */
-    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key);
+/* Keys whose hash and comparison are C code, so that looking them up runs no Python code. */
+static bool plain_key(PyObject *key) {
+    if (PyTuple_CheckExact(key)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
+            if (!plain_key(PyTuple_GET_ITEM(key, i))) return false;
+        return true;
+    }
+    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || key == Py_None || PyBool_Check(key) ||
+           PyFloat_CheckExact(key) || PyBytes_CheckExact(key) || PyFunction_Check(key) || PyModule_CheckExact(key) ||
+           Py_IS_TYPE(key, &PyType_Type);
 }
 
 /* ---- instance dicts ---- */
@@ -295,7 +303,7 @@ static bool plain_keys(PyObject *set) {
     Py_hash_t hash;
     Py_ssize_t at = 0;
     while (_PySet_NextEntry(set, &at, &key, &hash))
-        if (!plain_key(key)) return false;
+        if (!PyUnicode_CheckExact(key) && !PyLong_CheckExact(key)) return false; /* 1, 1.0 and True are not the same here */
     return true;
 }
 

@@ -55,6 +55,11 @@ class _Node:
     customs: list[g.Custom] = field(default_factory=list)
     register: int = -1
 
+    def attributes(self) -> int:
+        """How many of the value's own attributes are read."""
+        reads = sum(child.op in ("ATTR", "INSTANCE_ATTR") for child in self.children.values())
+        return reads + sum(op == "LACKS" for op, *_ in self.checks)
+
 
 def compile_guards(guards: g.GuardSet, reads: Sequence[Source] = ()) -> Any:
     """The native program: ``program.check(function, args)`` gives the values at ``reads``, or None if a guard fails."""
@@ -165,7 +170,8 @@ class _Lowering:
             node.register = self.registers
             self.registers += 1
             fresh = node.op == "LOCAL" and all(c.op == "TENSOR_INT" for c in node.children.values())
-            self.emit(node.op, src, node.register, node.obj, node.n, node.m, _FRESH if fresh else 0)
+            m = node.m if node.op == "TENSOR_INT" else node.attributes()
+            self.emit(node.op, src, node.register, node.obj, node.n, m, _FRESH if fresh else 0)
             for op, obj, n, m in node.checks:
                 self.emit(op, node.register, -1, obj, n, m)
             stack += [(child, node.register) for child in reversed(node.children.values())]
