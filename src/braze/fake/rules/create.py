@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...ir import Expr, IntLike, TensorType, known_eq
-from ..layout import contiguous, in_format
+from ..layout import contiguous, dense_by, in_format
 from ..promote import number_dtype, result_type
 from ..registry import rule
 from ..result import copy_of, dim_of, fresh, real_device
@@ -44,8 +44,6 @@ def empty_strided(
 def empty_permuted(
     sizes: Sequence[IntLike], layout: Sequence[int], *, dtype: Any = None, device: Any = None, **kw: Any
 ) -> TensorType:
-    from ..layout import dense_by
-
     return made(sizes, dtype, device, dense_by(tuple(sizes), tuple(reversed(layout))))
 
 

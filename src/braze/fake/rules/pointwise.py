@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ...ir import TensorType
-from ..layout import iterate
+from ..layout import broadcast, iterate
 from ..promote import Operand, result_type, to_complex, to_float, to_real
 from ..registry import register, rule
-from ..result import copy_of, fresh
+from ..result import copy_of, dim_of, fresh
 
 _BOOL = torch.bool
 
@@ -196,16 +196,9 @@ def elu_backward(g: TensorType, alpha: Any, scale: Any, inner: Any, is_result: b
 
 @rule("glu")
 def glu(x: TensorType, dim: int = -1) -> TensorType:
-    from ..layout import contiguous
-    from ..result import dim_of
-
     d = dim_of(dim, x.rank)
-    half = (*x.sizes[:d], x.sizes[d] // 2, *x.sizes[d + 1 :])
-    return (
-        TensorType(*iterate((half, x.strides), (half, x.strides)), x.dtype, x.device)
-        if x.rank
-        else fresh(x, half, strides=contiguous(half))
-    )
+    half = (*x.sizes[:d], x.sizes[d] // 2, *x.sizes[d + 1 :])  # of each of the two operands, views of x
+    return TensorType(*iterate((half, x.strides), (half, x.strides)), x.dtype, x.device)
 
 
 @rule("glu_backward")
@@ -215,8 +208,6 @@ def glu_backward(g: TensorType, x: TensorType, dim: int) -> TensorType:
 
 @rule("masked_fill")
 def masked_fill(x: TensorType, mask: TensorType, value: Any) -> TensorType:
-    from ..layout import broadcast
-
     return fresh(x, broadcast((x.sizes, mask.sizes)))
 
 

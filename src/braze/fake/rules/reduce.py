@@ -11,6 +11,7 @@ from ...ir import IntLike, TensorType
 from ..promote import to_float, to_real
 from ..registry import register, rule
 from ..result import dim_of, dims_of, fresh
+from .pointwise import pointwise
 
 _I64 = torch.int64
 
@@ -75,8 +76,6 @@ def with_index(x: TensorType, dim: int = -1, keepdim: bool = False) -> tuple[Ten
 
 @rule("max.other min.other max.out min.out")
 def two_tensors(a: TensorType, b: TensorType) -> TensorType:
-    from .pointwise import pointwise
-
     return pointwise("same", (a, b))
 
 

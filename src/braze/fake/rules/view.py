@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir import Expr, IntLike, TensorType, known_eq, product
+from ...ir import Expr, IntLike, TensorType, known_eq, product, sym_max, sym_min
 from ..layout import contiguous, view_strides
 from ..promote import to_complex, to_real
 from ..registry import rule
@@ -163,7 +163,6 @@ def slice_(x: TensorType, dim: int = 0, start: Any = None, end: Any = None, step
 
 def slice_bounds(n: IntLike, start: Any, end: Any) -> tuple[IntLike, IntLike]:
     """Start and end of a slice of a dim of size n, clamped as Python and ATen do; end >= start."""
-    from ...ir import sym_max, sym_min
 
     def place(v: Any) -> IntLike:
         if isinstance(v, int) and isinstance(n, int):
@@ -253,8 +252,6 @@ def unbind(x: TensorType, dim: int = 0) -> list[TensorType]:
 
 @rule("diagonal")
 def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorType:
-    from ...ir import sym_max, sym_min
-
     a, b = dim_of(dim1, x.rank), dim_of(dim2, x.rank)
     rows, cols = x.sizes[a], x.sizes[b]
     n = sym_max(0, sym_min(rows, cols - offset) if offset >= 0 else sym_min(rows + offset, cols))
