@@ -181,6 +181,10 @@ def test_philox_bits(triton_run: Interpreter, sizes: tuple[int, int]) -> None:
 
 
 def test_symbolic_sizes(triton_run: Interpreter) -> None:
+    from importlib.metadata import version
+
+    if version("triton").startswith("3.6"):
+        pytest.skip("Triton 3.6's interpreter cannot loop up to an argument (its compiler can)")
     m, n = symbol("s0", 1, 4000, hint=30), symbol("s1", 1, 5000, hint=70)
     k = Body({"i": m}, {"j": n})
     k.axis["i"], k.axis["j"] = k["i"], k["j"]
