@@ -13,7 +13,7 @@ from prim_graphs import G
 
 from braze.inductor.loops import Kernel, canonical, canonical_all, lower, run_kernel, verify_kernel
 from braze.inductor.loops.ir import Buffer
-from braze.inductor.loops.ref import VIEWS, as_strided, axes_of, reshape_groups, whole
+from braze.inductor.loops.ref import as_strided, axes_of, reshape_groups, view, whole
 from braze.ir import Graph, tensor_type
 
 
@@ -174,7 +174,7 @@ def test_random_views_index_as_torch_does(seed: int) -> None:
         else:
             args = ((2, *t.shape),)
             t = t.expand(args[0])
-        ref = VIEWS[kind](ref, *args)
+        ref = view(kind, ref, *args)
     assert ref.sizes == tuple(t.shape)
     from braze.inductor.loops.interpret import eval_expr
     from braze.inductor.loops.ref import atom

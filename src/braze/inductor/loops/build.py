@@ -15,7 +15,7 @@ from braze.errors import Unsupported
 from braze.ir import Expr, Graph, IntLike, Node, TensorType, bounds, contiguous_strides, tensor_type
 
 from .ir import Axis, Buffer, Compute, Const, Extern, Index, Instr, Kernel, Load, Store, Strided, Value
-from .ref import VIEWS, Ref, Sizes, as_strided, atom, axes_of, same_layout, whole
+from .ref import Ref, Sizes, as_strided, atom, axes_of, same_layout, view, whole
 
 NARROW = frozenset((torch.float16, torch.bfloat16))
 DTYPES = NARROW | {torch.float32, torch.float64, torch.bool, torch.uint8}
@@ -234,11 +234,11 @@ class Lowering:
         strides = fresh_type(type).strides
         order = sorted(range(len(strides)), key=lambda d: -bounds(strides[d])[1])
         sizes = tuple([seen.sizes[d] for d in order])
-        view = Strided(seen.buffer, sizes, tuple([seen.strides[d] for d in order]), seen.offset)
+        source = Strided(seen.buffer, sizes, tuple([seen.strides[d] for d in order]), seen.offset)
         b = self.buffer(self.name(node.name), TensorType(sizes, contiguous_strides(sizes), type.dtype, type.device))
         kwargs = {"memory_format": torch.contiguous_format}
-        self.steps.append(Extern(torch.ops.aten.clone.default, (view,), kwargs, (b,), ((op_name(node), node.loc),)))
-        return VIEWS["permute"](whole(b), [order.index(d) for d in range(len(order))])
+        self.steps.append(Extern(torch.ops.aten.clone.default, (source,), kwargs, (b,), ((op_name(node), node.loc),)))
+        return view("permute", whole(b), tuple([order.index(d) for d in range(len(order))]))
 
     def strided(self, node: Node, ref: Ref, val: TensorType) -> Strided:
         """The value as an as_strided view with exactly ``val``'s strides, copied first where it is not one."""

@@ -18,7 +18,7 @@ from braze.prims import Prim
 
 from .build import Lowering, op_name
 from .ir import Buffer, Extern, Kernel, Program
-from .ref import VIEWS, Ref, whole
+from .ref import Ref, view, whole
 from .rules import ELEMENTWISE, RULES
 
 
@@ -48,7 +48,7 @@ def _view(state: Lowering, node: Node) -> None:
     args = [state.operand(a) if isinstance(a, Node) else a for a in rest]
     if any(isinstance(a, (tuple, list)) and any(isinstance(e, Node) for e in a) for a in args):
         args = [map_leaves(a, state.operand) for a in args]
-    state.env[node] = VIEWS[node.target.name](state.ref(first), *args)
+    state.env[node] = view(node.target.name, state.ref(first), *args)
 
 
 def _extern(state: Lowering, node: Node, used: dict[Node, set[int]]) -> None:

@@ -4,7 +4,7 @@ A :class:`Ref` of sizes ``s`` maps the axes of ``s`` (``axes_of(s)``: one symbol
 to one index expression for each dim of its buffer.  A view primitive composes another map in front.
 
 >>> r = whole(Buffer("h", tensor_type((32, 128, 768))))
->>> VIEWS["reshape"](r, (4096, 768)).index
+>>> view("reshape", r, (4096, 768)).index
 ((i0 // 128), (i0 % 128), i1)
 """
 
@@ -194,7 +194,7 @@ def _as_strided(ref: Ref, sizes: Sequence[IntLike], strides: Sequence[IntLike], 
     return _compose(ref, sizes, delinearize(linear, ref.sizes))
 
 
-VIEWS: dict[str, Callable[..., Ref]] = {
+_VIEWS: dict[str, Callable[..., Ref]] = {
     "expand": _expand,
     "permute": _permute,
     "reshape": _reshape,
@@ -202,6 +202,21 @@ VIEWS: dict[str, Callable[..., Ref]] = {
     "flip": _flip,
     "as_strided": _as_strided,
 }
+
+
+_SEEN: dict[Any, tuple[Sizes, Sizes]] = {}
+
+
+def view(name: str, ref: Ref, *args: Any) -> Ref:
+    """A view primitive applied to a reference. Repeated layers ask for the same maps again: they are kept."""
+    key = (name, ref.sizes, ref.index, tuple([tuple(a) if isinstance(a, list) else a for a in args]))
+    got = _SEEN.get(key)
+    if got is None:
+        if len(_SEEN) > 1 << 15:
+            _SEEN.clear()
+        made = _VIEWS[name](ref, *args)
+        got = _SEEN[key] = (made.sizes, made.index)
+    return Ref(ref.buffer, *got)
 
 
 def offset_of(type: TensorType, index: Sizes) -> IntLike:
@@ -217,9 +232,18 @@ def as_strided(ref: Ref) -> Strided | None:
     t = ref.buffer.type
     if ref.index == axes_of(ref.sizes) and t.sizes == ref.sizes:
         return Strided(ref.buffer, t.sizes, t.strides, t.offset)
-    rest = offset_of(t, ref.index)
+    layout = _layout(t.strides, t.offset, ref.sizes, ref.index)
+    return None if layout is None else Strided(ref.buffer, ref.sizes, *layout)
+
+
+@lru_cache(maxsize=1 << 14)
+def _layout(of: Sizes, offset: IntLike, sizes: Sizes, index: Sizes) -> tuple[Sizes, IntLike] | None:
+    """Strides and offset of ``buffer[index]`` over the axes of ``sizes``; ``of``: the buffer's strides."""
+    rest = offset
+    for e, s in zip(index, of):
+        rest = rest + e * s
     strides: list[IntLike] = []
-    for d, n in enumerate(ref.sizes):
+    for d, n in enumerate(sizes):
         if n == 1:
             strides.append(0)
             continue
@@ -229,7 +253,7 @@ def as_strided(ref: Ref) -> Strided | None:
             return None
         strides.append(step)
         rest = rest - step * axis
-    return Strided(ref.buffer, ref.sizes, tuple(strides), rest)
+    return tuple(strides), rest
 
 
 def same_layout(sizes: Sizes, a: Sequence[Any], b: Sequence[Any]) -> bool:
