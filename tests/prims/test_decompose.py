@@ -197,3 +197,18 @@ def test_a_cpu_scalar_joins_another_device() -> None:
     for n in decompose(g).calls:
         if isinstance(n.target, Prim) and n.target.name in ("add", "mul"):
             assert all(a.val.device.type == "cuda" for a in n.args)
+
+
+def test_one_pass_statistics_are_accurate() -> None:
+    bn, policy = aten._native_batch_norm_legit.no_stats, Policy(one_pass_statistics=True)
+    for scale, shift in ((1.0, 0.0), (1.0, 1e3), (1e-3, 1.0), (1e3, 5.0)):
+        x = torch.randn(16, 4, 20, 20) * scale + shift
+        x[0, 1, 0, 0] += 1e4 * scale  # one of the three samples that the shift is the median of
+        graph, theirs = record(lambda x: bn(x, None, None, True, 0.1, 1e-9), [x])
+        low = decompose(graph, policy)
+        exact = bn(x.double(), None, None, True, 0.1, 1e-9)
+        for mine, other, truth in zip(interpret(low, [x]), theirs, exact):
+            error = (mine.double() - truth).abs().max()
+            unit = torch.finfo(torch.float32).eps * truth.abs().max()
+            assert error <= 2 * (other.double() - truth).abs().max() + 2 * unit
+    assert names(low).count("sum") == 2

@@ -9,7 +9,19 @@ import pytest
 import torch
 
 from braze.fake import find_rule
-from braze.ir import Expr, Graph, IntLike, Node, TensorType, evaluate, interpret, map_leaves, symbol, tensor_type, verify
+from braze.ir import (
+    Expr,
+    Graph,
+    IntLike,
+    Node,
+    TensorType,
+    evaluate,
+    interpret,
+    map_leaves,
+    symbol,
+    tensor_type,
+    verify,
+)
 from braze.prims import decompose
 
 aten = torch.ops.aten
@@ -44,7 +56,9 @@ def at_size(graph: Graph, b: int) -> Graph:
         if n.op == "input":
             env[n] = out.input(n.name, value(n.val))
         else:
-            env[n] = out.call(n.target, map_leaves(n.args, value), map_leaves(n.kwargs, value), map_leaves(n.val, value))
+            env[n] = out.call(
+                n.target, map_leaves(n.args, value), map_leaves(n.kwargs, value), map_leaves(n.val, value)
+            )
     out.outputs = map_leaves(graph.outputs, value)
     return out
 

@@ -24,7 +24,8 @@ besides opaque calls, which see every tensor in the layout that the ATen graph p
 """
 
 from . import creation, elementwise, indexing, reduction, rng, scan, view  # noqa: F401  (each fills the table)
-from .decompose import Policy, decompose
+from .builder import Policy
+from .decompose import decompose
 from .prim import FAMILIES, PRIMS, Prim
 
 __all__ = ["FAMILIES", "PRIMS", "Policy", "Prim", "decompose"]

@@ -17,6 +17,7 @@ def forward(x, y):  # x: f32[2, 3], y: f32[3]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,13 +60,23 @@ def opmath(dtype: torch.dtype) -> torch.dtype:
     return _OPMATH.get(dtype, dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Choices that depend on the code generator. ``split_addmm``: bias addition apart from the matrix product (so that
+    it fuses with what follows) instead of one vendor call. ``one_pass_statistics``: batch statistics from one pass over
+    the input, in place of two (a little less exact; see ``reduce.shifted_moments``)."""
+
+    split_addmm: bool = False
+    one_pass_statistics: bool = False
+
+
 class Builder:
     """Appends primitives to ``graph``. ``out`` is the type that the present ATen call promises (or a nest of them)."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, policy: Policy | None = None) -> None:
         self.graph = graph
+        self.policy = policy or Policy()
         self.out: Any = None
-        self.policy: Any = None
         self._seen: dict[Any, Node] = {}
 
     def __getattr__(self, name: str) -> Callable[..., Node]:

@@ -16,7 +16,6 @@ never makes two outputs alias each other, or an input, that did not alias in the
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 from torch._ops import OpOverload
@@ -26,19 +25,11 @@ from braze.fake.layout import preserved
 from braze.ir import Graph, Node, TensorType, leaves
 
 from . import decompositions  # noqa: F401  (fills the table)
-from .builder import Builder
+from .builder import Builder, Policy
 from .elementwise import ANY
 from .opaque import refusal
 from .prim import PRIMS, Prim
 from .registry import Row, decomposition_of, overload_name
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Choices that depend on the code generator. ``split_addmm``: bias addition apart from the matrix product (so that
-    it fuses with what follows) instead of one vendor call."""
-
-    split_addmm: bool = False
 
 
 def decompose(graph: Graph, policy: Policy | None = None) -> Graph:
@@ -54,8 +45,7 @@ class _Decomposer:
     def __init__(self, graph: Graph, policy: Policy) -> None:
         self.source = graph
         self.result = Graph(graph.name)
-        self.builder = Builder(self.result)
-        self.builder.policy = policy
+        self.builder = Builder(self.result, policy)
         self.env: dict[Node, Any] = {}  # node of the ATen graph -> new node, or a tuple of them
         self._exact: dict[Node, Node] = {}
 

@@ -17,7 +17,7 @@ from braze.ir import IntLike, Node, TensorType
 from ..builder import Builder, count
 from ..reduction import Dims
 from ..registry import decomposes
-from .reduce import moments
+from .reduce import moments, shifted_moments
 
 
 def _affine(b: Builder, x: Node, weight: Node | None, bias: Node | None) -> Node:
@@ -216,7 +216,7 @@ class BatchNorm:
         self.running: tuple[Any, Any] = (mean, var)
         if training:
             dims = _channel_dims(x)
-            m, v = moments(b, x, dims)
+            m, v = shifted_moments(b, x, dims) if b.policy.one_pass_statistics else moments(b, x, dims)
             n = count(x.val.sizes, dims)
             if mean is not None:
                 unbiased = b.div(b.mul(v, n), n - 1)
