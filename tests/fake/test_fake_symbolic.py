@@ -17,6 +17,8 @@ from braze.errors import Unsupported
 from braze.fake import FakeMode, FakeTensor, fake_from, type_of
 from braze.ir import Expr, IntLike, TensorType, contiguous_strides, evaluate, symbol, tensor_type
 
+# before that, torch.matmul asks for plain sizes in C++: batches of matrices become static
+plain_matmul = pytest.mark.skipif(torch.__version__ < "2.14", reason="torch.matmul needs static sizes")
 QUESTIONS = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
 
 
@@ -83,6 +85,7 @@ def test_mlp() -> None:
     assert check(model, inputs, lambda o: o.square().sum()) == []
 
 
+@plain_matmul
 def test_encoder_batch_and_length() -> None:
     model, inputs, loss = models.encoder()
     check(model, inputs, loss, (0, 1))
@@ -93,6 +96,7 @@ def test_convnet() -> None:
     assert check(model, inputs, lambda o: o.sum()) == []
 
 
+@plain_matmul
 def test_by_hand_attention() -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:
@@ -135,6 +139,24 @@ def test_open_questions_raise_or_are_asked() -> None:
     with FakeMode(decide=yes):
         assert fake_from(t, decide=yes).shape[0] > 5
     assert asked == [(">", b, 5)]
+
+
+def test_integers_for_kernels_that_need_them() -> None:
+    b = symbol("b", 2, 64, hint=8)
+    x = fake_from(TensorType((b, 4), contiguous_strides((b, 4)), torch.float32, torch.device("cpu")))
+    with FakeMode(), pytest.raises(Unsupported, match="b == 8"):
+        torch.ops.aten.size.default(x)
+    with FakeMode(decide=lambda op, a, b: True):
+        assert torch.ops.aten.size.default(x) == [8, 4]
+
+
+@plain_matmul
+def test_matmul_asks_nothing() -> None:
+    b, s = symbol("b", 2, 64, hint=8), symbol("s", 2, 64, hint=8)
+    with FakeMode():
+        x, y = (fake_from(tensor_type(n)) for n in ((b, s, 12), (b, 12, s)))
+        assert type_of(x @ y).sizes == (b, s, s)
+        assert type_of(F.linear(x, fake_from(tensor_type((3, 12))))).sizes == (b, s, 3)
 
 
 def test_broadcast_of_unknown_sizes_raises() -> None:

@@ -10,12 +10,12 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
-from ..ir import Expr, TensorType
+from ..ir import Expr, IntLike, TensorType
 from .custom import declared_rule
 from .execute import by_execution
 from .layout import contiguous
 from .registry import Rule, find_rule
-from .symint import Decide, refuse, to_expr, to_symint
+from .symint import Decide, refuse, to_expr, to_static, to_symint
 from .tensor import FakeTensor, wrap
 
 OnOp = Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
@@ -80,6 +80,12 @@ def _unrecorded(call: Callable[[], Any]) -> Any:
 
 
 _PLANS: dict[Any, Plan] = {}
+
+# C++ code that needs the sizes as plain integers: symbolic ones become static, by a guard.
+_QUERIES: dict[str, Callable[[TensorType], tuple[IntLike, ...]]] = {
+    "aten::size": lambda t: t.sizes,
+    "aten::stride": lambda t: t.strides,
+}
 _DEFAULT_DTYPE = [torch.get_default_dtype()]
 
 
@@ -118,6 +124,9 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = _PLANS.get(func)
         if plan is None:
+            query = _QUERIES.get(func._schema.name)
+            if query is not None:
+                return [to_static(n, self.decide) for n in query(args[0].val)]
             if not _has_tensors(func):  # profiler marks, questions about dtypes: nothing of the trace
                 return func(*args, **(kwargs or {}))
             plan = _plan(func)

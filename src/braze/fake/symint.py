@@ -280,6 +280,11 @@ def to_symint(e: IntLike, decide: Decide = refuse) -> Any:
     return torch.SymInt(node) if isinstance(e, Expr) else e
 
 
+def to_static(e: IntLike, decide: Decide) -> int:
+    """The value of ``e``, by a guard that it is that value where ``e`` is symbolic."""
+    return IntNode(e, decide).guard_int()
+
+
 def to_expr(x: Any) -> IntLike:
     """The Expr (or int) behind a SymInt of ours; ints as they are."""
     if isinstance(x, torch.SymInt):
