@@ -67,6 +67,7 @@ class GraphRecord:
     seconds: dict[str, float] = field(default_factory=dict)
     kernels: list[Any] = field(default_factory=list)
     fallback: str = ""  # why this graph runs in eager, "" if it does not
+    notes: list[str] = field(default_factory=list)  # what CUDA graphs skipped, and why
     debug: int = 0
 
     def add_level(self, name: str, level: Any) -> None:

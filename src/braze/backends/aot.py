@@ -9,6 +9,7 @@ from braze.autograd import partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
 from braze.ir import Graph, load_python
 from braze.runtime.autograd_node import make_autograd_callable
+from braze.runtime.cuda_graphs import graph_pair
 
 from .registry import Compiled, Request, built_in
 
@@ -34,10 +35,13 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
         verify_joint(joint)
         verify_aot(aot)
     forward = compile_side(aot.forward, request, "forward")
-    lazy = None
+    lazy: Callable[[], Compiled] | None = None
     if aot.backward is not None:
         backward = aot.backward
         lazy = _once(lambda: compile_side(backward, request, "backward"))
+    if config.cudagraphs and any(t.device.type == "cuda" for t in request.types):
+        forward, lazy, recordings = graph_pair(forward, lazy, aot.signature)
+        record.notes = recordings.notes
     compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
     return compiled
 

@@ -76,6 +76,7 @@ def _graph(g: GraphRecord) -> str:
     lines = [f"{g.name}: {len(g.graph.inputs)} inputs, {_plural(len(calls), 'call')}: {top}"]
     if g.fallback:
         lines.append(f"  runs in eager: {g.fallback}")
+    lines += [f"  CUDA graph: {note}" for note in g.notes]
     names = Counter(str(k) for k in g.kernels)
     lines += [f"  kernel {name}" + (f" x{n}" if n > 1 else "") for name, n in names.items()]
     return "\n".join(lines)
