@@ -143,11 +143,15 @@ def test_open_questions_raise_or_are_asked() -> None:
 
 def test_integers_for_kernels_that_need_them() -> None:
     b = symbol("b", 2, 64, hint=8)
-    x = fake_from(TensorType((b, 4), contiguous_strides((b, 4)), torch.float32, torch.device("cpu")))
+    t = tensor_type((b, 4))
     with FakeMode(), pytest.raises(Unsupported, match="b == 8"):
-        torch.ops.aten.size.default(x)
-    with FakeMode(decide=lambda op, a, b: True):
-        assert torch.ops.aten.size.default(x) == [8, 4]
+        torch.ops.aten.size.default(fake_from(t))
+
+    def yes(*question: Any) -> bool:
+        return True
+
+    with FakeMode(decide=yes):
+        assert torch.ops.aten.size.default(fake_from(t, decide=yes)) == [8, 4]
 
 
 @plain_matmul
