@@ -229,8 +229,9 @@ class Session(_C.Session):  # type: ignore[misc]
         """(frame, version, how often it ran) of everything that this session has compiled or given up."""
         for ref in list(self._own.values()):
             code = ref()
-            for e in self._entries(code) if code is not None else ():
-                yield frame_name(code), e.info, e.hits
+            if code is not None:
+                for e in self._entries(code):
+                    yield frame_name(code), e.info, e.hits
 
     def describe_guards(self) -> list[str]:
         """The guards of every version, in the user's terms, a heading before each."""

@@ -116,8 +116,9 @@ class TensorSpec:
 
     def mismatch(self, t: Any) -> str | None:
         """None, or the first difference as "what: expected …, got …"."""
-        if type(t) is not self.cls:
-            return f"type: expected {self.cls.__qualname__}, got {type(t).__qualname__}"
+        actual: type = type(t)
+        if actual is not self.cls:
+            return f"type: expected {self.cls.__qualname__}, got {actual.__qualname__}"
         pairs: list[tuple[str, Any, Any]] = [
             ("dtype", self.dtype, t.dtype),
             ("device", self.device, t.device),

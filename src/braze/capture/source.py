@@ -255,7 +255,8 @@ class BuiltinSource(Source):
         return str(self.key)
 
     def get(self, frame: FrameValues) -> Any:
-        return frame.function.__builtins__[self.key]  # type: ignore[attr-defined]
+        function: Any = frame.function  # its __builtins__ are not in the type stubs
+        return function.__builtins__[self.key]
 
 
 class ModuleSource(Source):
