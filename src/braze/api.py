@@ -42,8 +42,8 @@ def compile(
     """Compile a function or an ``nn.Module``; also a decorator. The arguments are torch.compile's.
 
     ``fullgraph=True`` makes a graph break an error. ``mode`` is "default", "reduce-overhead", "max-autotune" or
-    "max-autotune-no-cudagraphs"; ``options`` sets fields of :class:`braze.Config` by name instead. ``backend`` is a name
-    from :func:`braze.list_backends` or a callable ``backend(gm, example_inputs) -> callable``.
+    "max-autotune-no-cudagraphs"; ``options`` sets fields of :class:`braze.Config` by name instead. ``backend`` is a
+    name from :func:`braze.list_backends` or a callable ``backend(gm, example_inputs) -> callable``.
 
     A compiled module shares the original's parameters and attributes, keeps its class (``isinstance``), its
     ``state_dict`` keys, and can be pickled and deep-copied.
@@ -57,7 +57,9 @@ def compile(
     if not callable(model):
         raise TypeError(f"braze.compile takes a function or an nn.Module, got {type(model).__name__}: {model!r}")
     if isinstance(model, type):
-        raise TypeError(f"braze.compile takes a function or an instance, got the class {model.__name__}; compile its instance")
+        raise TypeError(
+            f"braze.compile takes a function or an instance, got the class {model.__name__}; compile its instance"
+        )
     settings = make_settings(fullgraph, dynamic, backend, mode, options)
     if disable:
         return model

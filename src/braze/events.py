@@ -5,6 +5,7 @@ A :class:`CompileLog` belongs to one ``braze.compile`` call. Stages write into i
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from .ir import Loc
 
 logger = logging.getLogger("braze")
 # The BRAZE_DEBUG from which a level is printed: 2 graphs, 3 kernels and the host program, 5 the stages between.
-DETAIL = {"capture": 2, "forward": 2, "backward": 2, "kernels": 3, "host": 3, "code": 5, "prims": 5, "loops": 5, "joint": 5}
+DETAIL = {"capture": 2, "forward": 2, "backward": 2, "kernels": 3, "host": 3}
 
 
 def print_log() -> None:
@@ -26,6 +27,18 @@ def print_log() -> None:
         handler.setFormatter(logging.Formatter("braze: %(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Compile without the cyclic collector: its passes over the new graphs cost more than the compiler's own."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Deferred:

@@ -1,7 +1,7 @@
 """The whole compiler, one named line a stage: a captured graph goes in, a callable comes out.
 
-Capture (``braze.capture``) calls :meth:`Pipeline.compile_graph` for each graph that it closes. Nothing below may stop the
-user's program: a failure warns once, is recorded, and that graph runs in eager.
+Capture (``braze.capture``) calls :meth:`Pipeline.compile_graph` for each graph that it closes. Nothing below may stop
+the user's program: a failure warns once, is recorded, and that graph runs in eager.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from .backends import Request, lookup
 from .config import Config
 from .errors import CompileWarning, UnsupportedDevice
-from .events import CompileLog, GraphRecord, print_log
+from .events import CompileLog, GraphRecord, collector_paused, print_log
 from .ir import Graph, TensorType, load_python, verify
 
 logger = logging.getLogger("braze")
@@ -58,7 +58,7 @@ class Pipeline:
             if self.settings.backend == "inductor":
                 check_devices(types)
             request = Request(graph, tuple(types), inputs, self.settings.config, record)
-            with record.stage("backend"):
+            with record.stage("backend"), collector_paused():
                 compiled = self._backend(request)
             if self.log.debug:
                 calls, seconds = len(graph.calls), record.seconds["backend"]

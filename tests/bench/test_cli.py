@@ -18,8 +18,8 @@ def test_env() -> None:
 
 
 def test_bench_refuses_unknown_words() -> None:
-    for arguments in (["bench", "gpt"], ["bench", "--size", "huge"], ["bench", "--mode", "x"], ["bench", "--peer", "jax"]):
-        result = run(app, arguments)
+    for arguments in (["gpt"], ["--size", "huge"], ["--mode", "x"], ["--peer", "jax"]):
+        result = run(app, ["bench", *arguments])
         assert result.exit_code == 2 and "must be one of" in result.output
 
 

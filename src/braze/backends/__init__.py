@@ -1,6 +1,6 @@
 """Backends: a captured graph of torch calls goes in, a callable comes out.
 
-``eager`` runs the running example as the three torch calls that capture saw; ``aot_eager`` runs its forward and backward
+``eager`` runs the running example as the torch calls that capture saw; ``aot_eager`` runs its forward and backward
 ATen graphs call by call; ``inductor`` compiles both to kernels; a user's backend gets it as a ``torch.fx.GraphModule``.
 """
 

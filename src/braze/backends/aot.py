@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from braze.autograd import partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
+from braze.events import collector_paused
 from braze.ir import Graph, load_python
 from braze.runtime.autograd_node import make_autograd_callable
 from braze.runtime.cuda_graphs import graph_pair
@@ -38,12 +40,17 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     lazy: Callable[[], Compiled] | None = None
     if aot.backward is not None:
         backward = aot.backward
-        lazy = _once(lambda: compile_side(backward, request, "backward"))
+        lazy = _once(partial(_compile_late, compile_side, backward, request))
     if config.cudagraphs and any(t.device.type == "cuda" for t in request.types):
         forward, lazy, recordings = graph_pair(forward, lazy, aot.signature)
         record.notes = recordings.notes
     compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
     return compiled
+
+
+def _compile_late(compile_side: CompileSide, graph: Graph, request: Request) -> Compiled:
+    with collector_paused():
+        return compile_side(graph, request, "backward")
 
 
 def _once(make: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., Any]]:

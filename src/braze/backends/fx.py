@@ -72,6 +72,7 @@ def from_fx(gm: torch.fx.GraphModule, types: Sequence[TensorType | Any]) -> Grap
 def _stateless(module: torch.nn.Module, name: str) -> torch.nn.Module:
     if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
         raise Unsupported(
-            f"the graph calls the submodule {name!r}, which holds parameters", hint="lift its parameters to graph inputs"
+            f"the graph calls the submodule {name!r}, which holds parameters",
+            hint="lift its parameters to graph inputs",
         )
     return module

@@ -14,7 +14,11 @@ from typing import Any
 from .worker import Job
 
 # glibc returns freed blocks over its thresholds to the kernel, and every contender then measures page faults.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "268435456"}
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "MALLOC_TOP_PAD_": "268435456",
+}
 Progress = Callable[[str], None]
 
 

@@ -12,7 +12,8 @@ from .runner import Result
 def to_table(results: list[Result], title: str) -> Table:
     """One row a contender; ratios are to eager on the same model (higher is faster)."""
     table = Table(title=title)
-    for name in ("model", "contender", "batch", "samples/s", "± %", "x eager", "ms/step", "compile s", "peak MiB", "loss"):
+    numbers = ("batch", "samples/s", "± %", "x eager", "ms/step", "compile s", "peak MiB", "loss")
+    for name in ("model", "contender", *numbers):
         table.add_column(name, justify="left" if name in ("model", "contender") else "right", no_wrap=True)
     base = {r.model: r.samples_per_s for r in results if r.contender == "eager" and not r.error}
     for r in results:

@@ -1,7 +1,7 @@
 """One contender in its own process: reads commands as JSON lines, answers with JSON lines.
 
-Commands: ``{"do": "start", ...Job}`` builds the case and runs the first two steps; ``{"do": "run", "steps": n}`` times n
-steps; ``{"do": "stop"}`` ends. Run as ``python -m braze.bench.worker``.
+Commands: ``{"do": "start", ...Job}`` builds the case and runs the first two steps; ``{"do": "run", "steps": n}`` times
+n steps; ``{"do": "stop"}`` ends. Run as ``python -m braze.bench.worker``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Contender:
         self.job = job
         if job.threads:
             torch.set_num_threads(job.threads)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.precision != "fp32"
-        torch.backends.cudnn.benchmark = True
+        if job.device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.precision != "fp32"
+            torch.backends.cudnn.benchmark = True
         case = build(job.model, job.size, job.batch)
         self.case = Case(
             case.model.to(job.device).train(),

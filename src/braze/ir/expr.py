@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Union
+from typing import Any
 
 INF = 2**62  # "unbounded" for ranges; sizes beyond this do not fit in memory
 
@@ -129,7 +129,7 @@ class Expr:
         return to_str(self)
 
 
-IntLike = Union[int, Expr]
+IntLike = int | Expr
 
 
 def symbol(name: str, lo: int = 0, hi: int = INF, hint: int | None = None, below: IntLike | None = None) -> Expr:

@@ -24,7 +24,7 @@ class Explanation:
         return "\n\n".join(filter(None, [*parts, _guards(self.log), _times(self.log)]))
 
     def source(self, level: str) -> str:
-        """Every graph at one level ("capture", "joint", "forward: kernels", …) as Python. ValueError names the levels."""
+        """Every graph at one level ("capture", "joint", "forward: kernels", …) as Python. ValueError lists them."""
         found = [f"# {g.name}: {level}\n{g.levels[level]}" for g in self.log.graphs if level in g.levels]
         if not found:
             have = list(dict.fromkeys(name for g in self.log.graphs for name in g.levels))
@@ -33,7 +33,7 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
-    """Compile ``fn`` (a function or module; ``options`` as for ``braze.compile``), call it, print and return the report.
+    """Compile ``fn`` (a function or module; ``options`` as for ``braze.compile``), call it, print and give the report.
 
     A function or module that ``braze.compile`` already made is called as it is, and its whole log is shown.
     """
@@ -57,7 +57,8 @@ def verdict(log: CompileLog) -> str:
     kernels = sum(len(g.kernels) for g in log.graphs)
     eager = [g.name for g in log.graphs if g.fallback]
     total = sum(log.seconds.values()) + sum(g.seconds.get("backend", 0.0) for g in log.graphs)
-    lines = [f"{_plural(graphs, 'graph')}, {_plural(breaks, 'break')}, {_plural(kernels, 'kernel')}, {total:.2f} s to compile."]
+    counts = [_plural(graphs, "graph"), _plural(breaks, "break"), _plural(kernels, "kernel")]
+    lines = [f"{', '.join(counts)}, {total:.2f} s to compile."]
     if eager:
         lines.append(f"Runs in eager after a compile failure: {', '.join(eager)}.")
     if not graphs:

@@ -211,9 +211,8 @@ class HostWriter:
 
 def _returns_several(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
-    return schema is not None and (
-        len(schema.returns) > 1 or "[]" in str(schema.returns[0].type) or "List" in str(schema.returns[0].type)
-    )
+    returns = [str(r.type) for r in schema.returns] if schema is not None else []
+    return len(returns) > 1 or any("[]" in t or "List" in t for t in returns)
 
 
 def _touched(step: Any) -> list[Buffer]:
