@@ -418,8 +418,12 @@ def test_memory_that_is_used_again(make: Callable[[int], Any], guard_of: Any, wh
         program = compile_guards(guards)
         for _ in range(3):
             assert checked(guards, program, *frame.args)
+        address = id(source.get(frame))
         put(None)
-        put(make(1))
+        tried = [make(1)]  # until one is made where the old one was, if that happens
+        while id(tried[-1]) != address and len(tried) < 50:
+            tried.append(make(1))
+        put(tried[-1])
         for _ in range(2):
             assert not checked(guards, program, *frame.args)
     del OtherNode.other  # type: ignore[attr-defined]
@@ -494,3 +498,77 @@ def test_requires_grad_of_held_tensors() -> None:
             holder.t.add_(other)  # becomes a result: requires grad without a flag of its own
             for _ in range(3):
                 assert not checked(guards, program, holder, 0, 0, 0)
+
+
+def stamped(*guards: Any) -> tuple[GuardSet, Any]:
+    set_ = GuardSet(guards)
+    return set_, compile_guards(set_)
+
+
+A = FrameSources(takes.__code__).local("a")
+
+
+@pytest.mark.parametrize("by_attr", [True, False])
+def test_a_replaced_instance_dict_is_seen_while_the_old_one_lives(by_attr: bool) -> None:
+    holder = Holder()
+    holder.v = 1
+    source = A.attr("v") if by_attr else A.instance_attr("v")
+    guards, program = stamped(EqualsConst(source, 1))
+    for _ in range(3):
+        assert checked(guards, program, holder, 0, 0, 0)
+    old = holder.__dict__
+    holder.__dict__ = {"v": 2}
+    for _ in range(2):
+        assert not checked(guards, program, holder, 0, 0, 0)
+    holder.__dict__ = old
+    assert checked(guards, program, holder, 0, 0, 0)
+
+
+def test_changed_classes_are_seen() -> None:
+    class Base:
+        kind = "base"
+
+    class Derived(Base):
+        pass
+
+    thing = Derived()
+    thing.own = 1  # type: ignore[attr-defined]
+    guards, program = stamped(EqualsConst(A.attr("kind"), "base"), EqualsConst(A.attr("own"), 1), HasNoAttr(A, "later"))
+
+    def holds() -> list[bool]:
+        return [checked(guards, program, thing, 0, 0, 0) for _ in range(3)]
+
+    assert holds() == [True] * 3
+    Base.kind = "other"
+    assert holds() == [False] * 3
+    Base.kind = "base"
+    assert holds() == [True] * 3
+    Derived.kind = "nearer"
+    assert holds() == [False] * 3
+    del Derived.kind
+    assert holds() == [True] * 3
+    Derived.own = property(lambda self: 2)  # type: ignore[attr-defined]
+    assert holds() == [False] * 3
+    del Derived.own  # type: ignore[attr-defined]
+    program = compile_guards(guards)
+    assert holds() == [True] * 3
+    Base.later = 1  # type: ignore[attr-defined]
+    assert holds() == [False] * 3
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_attributes_inside_an_object_and_then_in_its_dict(present: bool) -> None:
+    """From 3.13 on few attributes are kept inside the object, until its dict is used in ways that do not fit there."""
+    for move in (True, False):
+        holder = Holder()
+        holder.v = 1
+        guard = EqualsConst(A.instance_attr("v"), 1) if present else InstanceLacks(A, f"never_seen_{move}")
+        guards, program = stamped(guard)
+        for _ in range(3):
+            assert checked(guards, program, holder, 0, 0, 0)
+        if move:
+            holder.__dict__[0] = None  # type: ignore[index]
+            del holder.__dict__[0]  # type: ignore[arg-type]
+        setattr(holder, "v" if present else f"never_seen_{move}", 2)
+        for _ in range(2):
+            assert not checked(guards, program, holder, 0, 0, 0)
