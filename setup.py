@@ -1,4 +1,5 @@
 """The one compiled part of braze: the frame hook and the guard evaluator."""
+
 from setuptools import Extension, setup
 
 setup(

@@ -7,7 +7,7 @@ import functools
 import types
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import torch
 
@@ -16,7 +16,6 @@ from .config import Config
 from .events import CompileLog
 from .pipeline import Pipeline, Settings
 
-F = TypeVar("F", bound=Callable[..., Any])
 MODES: dict[str, dict[str, bool]] = {
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
@@ -25,10 +24,6 @@ MODES: dict[str, dict[str, bool]] = {
 }
 
 
-@overload
-def compile(model: F, **options: Any) -> F: ...
-@overload
-def compile(model: None = None, **options: Any) -> Callable[[F], F]: ...
 def compile(
     model: Any = None,
     *,
@@ -132,7 +127,7 @@ def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -
         "__qualname__": base.__qualname__,
         "_braze_session": session,
     }
-    twin = object.__new__(type(base.__name__, (base,), members))
+    twin: torch.nn.Module = object.__new__(type(base.__name__, (base,), members))
     object.__setattr__(twin, "__dict__", module.__dict__)
     return twin
 

@@ -41,7 +41,7 @@ class Config:
                 continue
             kind = type(field.default)
             try:
-                values[name] = text.lower() in ("1", "true", "yes", "on") if kind is bool else kind(text)
+                values[name] = text.lower() in ("1", "true", "yes", "on") if kind is bool else kind(text)  # type: ignore[misc]
             except ValueError:
                 raise ValueError(f"BRAZE_{name.upper()}={text!r} is not a valid {kind.__name__}") from None
         return Config(**values)  # type: ignore[arg-type]

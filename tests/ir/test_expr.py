@@ -41,9 +41,7 @@ def programs(draw: st.DrawFn, depth: int = 4) -> tuple[IntLike, object]:
     """An expression, and a function of (x, y) with its meaning on plain integers."""
     if depth == 0 or draw(st.booleans()):
         k = draw(st.integers(-3, 12))
-        return draw(
-            st.sampled_from([(X, lambda x, y: x), (Y, lambda x, y: y), (k, lambda x, y, k=k: k)])
-        )
+        return draw(st.sampled_from([(X, lambda x, y: x), (Y, lambda x, y: y), (k, lambda x, y, k=k: k)]))
     a, fa = draw(programs(depth - 1))
     op = draw(st.sampled_from(["+", "-", "*", "//", "%"]))
     if op in ("//", "%"):

@@ -16,7 +16,9 @@ from braze.ir import Graph, Node, TensorType, map_leaves
 def to_fx(graph: Graph) -> torch.fx.GraphModule:
     """The captured graph as a GraphModule, as torch.compile hands one to a backend: inputs are placeholders, tensor
     methods are ``call_method``, everything else ``call_function``; the result is a flat tuple."""
-    out, env, consts = torch.fx.Graph(), {}, {}
+    out = torch.fx.Graph()
+    env: dict[Node, torch.fx.Node] = {}
+    consts: dict[str, Any] = {}
     for n in graph.nodes:
         if n.op == "input":
             new = out.placeholder(n.name)
@@ -49,7 +51,8 @@ def _map(tree: Any, env: dict[Node, torch.fx.Node]) -> Any:
 def from_fx(gm: torch.fx.GraphModule, types: Sequence[TensorType | Any]) -> Graph:
     """A GraphModule's graph as braze's, with the inputs' types. Unsupported for submodule calls with parameters, which
     would be baked in as constants."""
-    out, env = Graph(), {}
+    out = Graph()
+    env: dict[torch.fx.Node, Node] = {}
     types_left = iter(types)
     for n in gm.graph.nodes:
         args = map_leaves(n.args, lambda x: env[x] if isinstance(x, torch.fx.Node) else x)

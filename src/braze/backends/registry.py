@@ -52,7 +52,7 @@ def register_backend(backend: FxBackend | None = None, name: str | None = None) 
     """Make ``backend`` available by name; also a decorator. ValueError if the name is taken by a built-in one."""
     if backend is None:
         return lambda f: register_backend(f, name)
-    key = name or getattr(backend, "__name__", type(backend).__name__)
+    key = str(name or getattr(backend, "__name__", type(backend).__name__))
     if key in _BUILT_IN:
         raise ValueError(f"{key!r} is a built-in backend of braze; register yours under another name")
     _REGISTERED[key] = backend

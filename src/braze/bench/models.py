@@ -89,7 +89,7 @@ def bert(size: Size, batch: int) -> Case:
     """transformers' BERT-base sequence classifier on random tokens."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(num_labels=2, num_hidden_layers=size.layers or 12)
+    config: Any = BertConfig(num_labels=2, num_hidden_layers=size.layers or 12)  # type: ignore[call-arg]
     if size.layers:
         config.hidden_size, config.intermediate_size, config.num_attention_heads = 64, 128, 2
     ids, y = torch.randint(0, 30522, (batch, size.tokens)), torch.randint(0, 2, (batch,))

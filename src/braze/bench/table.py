@@ -60,6 +60,6 @@ def save_plot(results: list[Result], path: Path, title: str) -> None:
     axes.set_ylabel("speed relative to eager")
     axes.axhline(1.0, color="0.5", linewidth=0.8)
     axes.set_title(title)
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside lower center", ncols=max(len(contenders), 1))
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -57,9 +57,7 @@ def bench(
         try:
             for name in names:
                 jobs = [Job(name, c, device, precision, mode, size, batch, threads) for c in contenders]
-                results += measure(
-                    jobs, os.environ, rounds, steps, 2, lambda text: bar.update(task, description=text)
-                )
+                results += measure(jobs, os.environ, rounds, steps, 2, lambda text: bar.update(task, description=text))
         except KeyboardInterrupt:
             console.print("[yellow]interrupted; what was measured follows[/]")
     title = f"training step, {device}, {precision}, {size} inputs"

@@ -29,6 +29,7 @@ class Atom:
     key: str
     lo: int
     hi: int
+    _hash: int
 
     def __hash__(self) -> int:
         return self._hash

@@ -122,4 +122,5 @@ def tensor_type(
 
 def type_of(t: torch.Tensor) -> TensorType:
     """The type of a real tensor."""
-    return TensorType(tuple(t.shape), t.stride(), t.dtype, t.device, t.storage_offset(), t.requires_grad)
+    offset: Any = t.storage_offset()
+    return TensorType(tuple(t.shape), t.stride(), t.dtype, t.device, offset, t.requires_grad)

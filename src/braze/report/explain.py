@@ -43,7 +43,7 @@ def explain(fn: Callable[..., Any], **options: Any) -> Callable[..., Explanation
         output = compiled(*args, **kwargs)
         log = log_of(compiled)
         assert log is not None
-        log.guards = compiled._braze_session.describe_guards()
+        log.guards = compiled._braze_session.describe_guards()  # type: ignore[union-attr]
         out = Explanation(log, output)
         print(out)
         return out
