@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import braze
+from braze.api import log_of
 
 
 class Net(nn.Module):
@@ -96,6 +97,7 @@ def test_shape_error_is_the_users_own() -> None:
         fast(bad)
     assert str(compiled.value) == str(eager.value)
     torch.testing.assert_close(fast(torch.ones(1, 4)), net(torch.ones(1, 4)))
+    assert len(log_of(fast).graphs) == 1, "a call that raised does not keep the next one from compiling"
 
 
 def test_device_without_code_generation() -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -80,6 +81,7 @@ class Session(_C.Session):  # type: ignore[misc]
         self.capture = capture or capture_with_vm
         self.root: CodeType | None = None  # the code of the function that the user compiled: never skipped
         self._own: dict[int, weakref.ref[CodeType]] = {}
+        self._raised: Counter[tuple[str, int]] = Counter()  # calls of a code that raised while captured
         self._warned = False
         weakref.finalize(self, _drop, self.id, self._own)
 
@@ -197,6 +199,10 @@ class Session(_C.Session):  # type: ignore[misc]
 
     def _skip(self, code: CodeType, skip: Skip) -> None:
         logger.debug("not captured: %s: %s", frame_name(code), skip.reason)
+        if skip.once:
+            self._raised[code.co_name, id(code)] += 1
+            if self._raised[code.co_name, id(code)] < self.pipeline.settings.config.recompile_limit:
+                return
         if skip.everywhere:
             _remember(code, _codes)
             _C.skip(code)
@@ -275,7 +281,7 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
     if isinstance(got, vm.Skip):
         if got.loc is not None:
             session.log.add_break(got.reason, got.loc)
-        return Skip(got.reason, got.always)
+        return Skip(got.reason, got.always, got.once)
     for reason, loc in got.breaks:
         session.log.add_break(reason, loc)
     return Captured(got.code, got.guards, got.sources)

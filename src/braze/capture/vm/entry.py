@@ -129,7 +129,7 @@ class _Pass:
                 raise _explained(e) from e.__cause__
             return Skip(e.what, e.loc)
         if e is not None:
-            return Skip(f"the frame raises {e.value.pytype(vm).__name__}")
+            return Skip(f"the frame raises {e.value.pytype(vm).__name__}", once=True)
         if self.value is not None and not vm.graph.calls:
             return Skip("no tensor operations")
         vm.guard_mutated_inputs()

@@ -55,11 +55,13 @@ class Captured:
 
 @dataclass
 class Skip:
-    """The frame is left to Python. ``always``: whoever compiles the code, and however it is called."""
+    """The frame is left to Python. ``always``: whoever compiles the code, and however it is called; ``once``: this
+    call only."""
 
     reason: str
     loc: Loc | None = None
     always: bool = False
+    once: bool = False
 
 
 class _Writer:
