@@ -196,7 +196,8 @@ def _fold_convert(e: Emitter, args: tuple[Value, ...], dtype: torch.dtype) -> Va
         return a
     if isinstance(a, Compute) and a.fn == "convert":
         inner = a.args[0]
-        if a.dtype in NARROW and inner.dtype == torch.float32 and dtype == torch.float32:
+        # A cast that the user wrote rounds ("round"); one that only stores a 16-bit result need not be seen again.
+        if a.dtype in NARROW and inner.dtype == torch.float32 and dtype == torch.float32 and not a.attrs:
             return inner
     if isinstance(a, Const) and a.dtype not in NARROW and dtype not in NARROW:
         if dtype.is_floating_point:

@@ -8,7 +8,7 @@ import torch
 
 from braze.ir import Node, TensorType
 
-from ..build import Body, Lowering, Rule, compute_dtype
+from ..build import NARROW, Body, Lowering, Rule, compute_dtype
 from ..ir import Value
 from ..ref import Ref
 
@@ -55,7 +55,11 @@ def _clone(state: Lowering, node: Node) -> Ref:
 def _convert(state: Lowering, node: Node) -> Ref:
     body = Body(node, node.val.sizes)
     value = body.load(state.on_device(state.ref(node.args[0]), node.val.device))
-    return state.kernel(body, body.convert(value, node.val.dtype), node.val)
+    dtype = node.val.dtype
+    if dtype in NARROW and value.dtype != dtype:
+        rounded = body.compute("convert", (body.convert(value, torch.float32),), dtype, round=True)
+        return state.kernel(body, rounded, node.val)
+    return state.kernel(body, body.convert(value, dtype), node.val)
 
 
 def _bitcast(state: Lowering, node: Node) -> Ref:
