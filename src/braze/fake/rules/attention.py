@@ -92,7 +92,7 @@ def cudnn(q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool
     b, h, t, _ = q.sizes
     out = _like_heads_inside(TensorType((b, h, t, v.sizes[-1]), q.strides, q.dtype, q.device))
     lse = fresh(q, (b, h, t, 1), torch.float32) if keep_lse else fresh(q, (0,), torch.float32)
-    number = TensorType((), (), _I64, _CPU)
+    number = fresh(q, (), _I64)
     return out, lse, None, None, t, k.sizes[2], number, number, fresh(q, (0,))
 
 
