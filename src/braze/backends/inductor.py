@@ -9,7 +9,7 @@ from typing import Any
 from braze.events import Deferred
 from braze.inductor.codegen import compile_program
 from braze.inductor.fuse import fuse, plan
-from braze.inductor.loops import Kernel, lower, to_text
+from braze.inductor.loops import Kernel, lower, to_text, verify_program
 from braze.ir import Graph, verify
 from braze.prims.decompose import decompose
 
@@ -27,11 +27,15 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
         verify(graph)
     with record.stage("loops"):
         program = lower(graph)
+    if config.verify:
+        verify_program(program)
     record.add_level(f"{side}: loops", Deferred(partial(to_text, program)))
     with record.stage("fuse"):
         program = fuse(program)
     with record.stage("plan"):
         program = plan(program)
+    if config.verify:
+        verify_program(program)
     record.add_level(f"{side}: kernels", Deferred(partial(to_text, program)))
     with record.stage("codegen"):
         compiled = compile_program(program, config)
