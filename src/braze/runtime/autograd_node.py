@@ -31,13 +31,40 @@ def make_autograd_callable(
     backward: Callable[[], Compiled] | None,
     signature: Signature,
     fallback: Compiled | None = None,
-) -> Callable[..., Outputs]:
+) -> Compiled:
     """A function of the forward graph's inputs that returns the user's flat outputs as a tuple.
 
     ``backward`` is a thunk, called at the first backward. ``fallback(*inputs) -> outputs`` is the same program in
     eager: a backward with ``create_graph=True`` re-runs it, and raises Unsupported without it. Inputs that the
-    program mutates are overwritten in place.
+    program mutates are overwritten in place; a call where such an input shares its storage with another one goes to
+    ``fallback``, since the graph was traced for separate ones.
     """
+    call = _make(forward, backward, signature, fallback)
+    if fallback is None or not signature.mutated:
+        return call
+    eager = fallback
+    written = [m.index for m in signature.mutated]
+
+    def checked(*inputs: Any) -> tuple[Any, ...]:
+        return eager(*inputs) if _overlap(inputs, written) else call(*inputs)  # type: ignore[no-any-return]
+
+    return checked
+
+
+def _overlap(inputs: Tensors, written: list[int]) -> bool:
+    """Whether a written input shares its storage with another input."""
+    starts = [x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
+    if len(set(starts)) == len(starts):
+        return False
+    return any(starts[i] and starts.count(starts[i]) > 1 for i in written)
+
+
+def _make(
+    forward: Compiled,
+    backward: Callable[[], Compiled] | None,
+    signature: Signature,
+    fallback: Compiled | None = None,
+) -> Callable[..., Outputs]:
     forward = _unboxed(forward)
     finish = _finisher(signature)
     plain = _plain(forward, signature, finish)
