@@ -5,7 +5,6 @@ A :class:`CompileLog` belongs to one ``braze.compile`` call. Stages write into i
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -27,18 +26,6 @@ def print_log() -> None:
         handler.setFormatter(logging.Formatter("braze: %(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Compile without the cyclic collector: its passes over the new graphs cost more than the compiler's own."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Deferred:
@@ -104,14 +91,13 @@ class GraphRecord:
 
 @dataclass
 class CompileLog:
-    """Everything one compiled function did: graphs, breaks, recompiles, cache traffic."""
+    """Everything one compiled function did: graphs, breaks, recompiles."""
 
     graphs: list[GraphRecord] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
-    cache: dict[str, int] = field(default_factory=dict)  # hit, miss, bypass
     debug: int = 0
 
     def new_graph(self, graph: Any) -> GraphRecord:

@@ -18,8 +18,9 @@ import torch
 from .backends import Request, lookup
 from .config import Config
 from .errors import CompileWarning, UnsupportedDevice
-from .events import CompileLog, GraphRecord, collector_paused, print_log
+from .events import CompileLog, GraphRecord, print_log
 from .ir import Graph, TensorType, load_python, verify
+from .ir.pause import paused_gc
 
 logger = logging.getLogger("braze")
 DEVICES = ("cpu", "cuda")
@@ -58,7 +59,7 @@ class Pipeline:
             if self.settings.backend == "inductor":
                 check_devices(types)
             request = Request(graph, tuple(types), inputs, self.settings.config, record)
-            with record.stage("backend"), collector_paused():
+            with record.stage("backend"), paused_gc():
                 compiled = self._backend(request)
             if self.log.debug:
                 calls, seconds = len(graph.calls), record.seconds["backend"]

@@ -14,10 +14,10 @@ from ..errors import Unsupported
 from ..fake import FakeMode, FakeTensor, fake_from
 from ..fake.symint import Decide, refuse, to_expr
 from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
+from ..ir.pause import paused_gc
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
 from .follow import Follower
-from .pause import paused_gc
 from .record import CONSTANT, Recorder, Value
 from .schema import op_info
 

@@ -15,6 +15,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..ir import Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
+from ..ir.pause import paused_gc
 from ..prims.rng import philox_seed
 from .choose import Plan, choose_saved, study, with_sizes
 from .cse import eliminate_common_subexpressions
@@ -22,7 +23,6 @@ from .dce import eliminate_dead_code
 from .joint import Joint
 from .norms import split_norms
 from .pack import packed, unpacked
-from .pause import paused_gc
 from .rewrite import build, operands, replaced, substituted
 from .schema import op_info
 from .simplify import simplify

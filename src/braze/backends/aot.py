@@ -8,8 +8,8 @@ from typing import Any
 
 from braze.autograd import partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
-from braze.events import collector_paused
 from braze.ir import Graph, load_python
+from braze.ir.pause import paused_gc
 from braze.runtime.autograd_node import make_autograd_callable
 from braze.runtime.cuda_graphs import graph_pair
 
@@ -49,7 +49,7 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
 
 
 def _compile_late(compile_side: CompileSide, graph: Graph, request: Request) -> Compiled:
-    with collector_paused():
+    with paused_gc():
         return compile_side(graph, request, "backward")
 
 
