@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Sequence
 from types import CodeType, FunctionType
@@ -15,6 +14,7 @@ from braze.capture.source import argument_count
 from braze.config import Config
 from braze.errors import Unsupported
 from braze.fake import FakeMode, fake_like
+from braze.ir.pause import paused_gc
 
 from .decode import decode
 from .frame import OuterFrame
@@ -64,17 +64,12 @@ def _capture(
     state: GlobalState,
 ) -> Captured | Skip:
     plan = Plan()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with paused_gc():
         t = _Pass(code, function, args, plan, state)
         t.run()
         if t.error is not None and not fullgraph and t.plan_break():
             t = _Pass(code, function, args, plan, state)
             t.run()
-    finally:
-        if collecting:
-            gc.enable()
     return t.result(compile_graph, fullgraph)
 
 
