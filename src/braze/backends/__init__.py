@@ -5,6 +5,15 @@ ATen graphs call by call; ``inductor`` compiles both to kernels; a user's backen
 """
 
 from . import aot, inductor
-from .registry import GraphBackend, Request, list_backends, lookup, register_backend
+from .registry import GraphBackend, Request, list_backends, lookup, register_backend, unavailable_backends
 
-__all__ = ["GraphBackend", "Request", "aot", "inductor", "list_backends", "lookup", "register_backend"]
+__all__ = [
+    "GraphBackend",
+    "Request",
+    "aot",
+    "inductor",
+    "list_backends",
+    "lookup",
+    "register_backend",
+    "unavailable_backends",
+]

@@ -49,16 +49,17 @@ def _map(tree: Any, env: dict[Node, torch.fx.Node]) -> Any:
 
 
 def from_fx(gm: torch.fx.GraphModule, types: Sequence[TensorType | Any]) -> Graph:
-    """A GraphModule's graph as braze's, with the inputs' types. Unsupported for submodule calls with parameters, which
-    would be baked in as constants."""
+    """A GraphModule's graph as braze's, with the inputs' types; an input whose type is a Python number becomes that
+    constant and is no input. Unsupported for submodule calls with parameters, which would be baked in as constants."""
     out = Graph()
-    env: dict[torch.fx.Node, Node] = {}
+    env: dict[torch.fx.Node, Any] = {}
     types_left = iter(types)
     for n in gm.graph.nodes:
         args = map_leaves(n.args, lambda x: env[x] if isinstance(x, torch.fx.Node) else x)
         kwargs = map_leaves(dict(n.kwargs), lambda x: env[x] if isinstance(x, torch.fx.Node) else x)
         if n.op == "placeholder":
-            env[n] = out.input(n.name, next(types_left))
+            kind = next(types_left)
+            env[n] = out.input(n.name, kind) if isinstance(kind, TensorType) else kind
         elif n.op == "get_attr":
             env[n] = out.const(operator.attrgetter(n.target)(gm), None, n.name)
         elif n.op == "call_function":

@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import torch
 
 from braze.config import Config
 from braze.events import GraphRecord
-from braze.ir import Graph, TensorType, load_python, type_of
+from braze.ir import Graph, TensorType, load_python
 
 Compiled = Callable[..., Any]
 FxBackend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Compiled]
@@ -34,15 +34,18 @@ class Request:
 
 
 GraphBackend = Callable[[Request], Compiled]
+GROUP = "braze.backends"  # the entry points of other packages' backends
 _BUILT_IN: dict[str, GraphBackend] = {}
 _REGISTERED: dict[str, FxBackend] = {}
+_WHY_NOT: dict[str, Callable[[], str]] = {}  # built-in name -> why it cannot run here, "" if it can
 
 
-def built_in(name: str) -> Callable[[GraphBackend], GraphBackend]:
-    """Register a built-in backend."""
+def built_in(name: str, why_not: Callable[[], str] = lambda: "") -> Callable[[GraphBackend], GraphBackend]:
+    """Register a built-in backend. ``why_not()`` says why it cannot run on this machine ("" if it can)."""
 
     def add(backend: GraphBackend) -> GraphBackend:
         _BUILT_IN[name] = backend
+        _WHY_NOT[name] = why_not
         return backend
 
     return add
@@ -60,27 +63,64 @@ def register_backend(backend: FxBackend | None = None, name: str | None = None) 
 
 
 def list_backends() -> list[str]:
-    """Names that ``compile(backend=…)`` accepts, built-in ones first."""
-    plugins = [e.name for e in entry_points(group="braze.backends")]
-    return list(dict.fromkeys([*sorted(_BUILT_IN), *sorted(_REGISTERED), *sorted(plugins)]))
+    """Names that ``compile(backend=…)`` accepts on this machine, built-in ones first."""
+    return [name for name, reason in _known().items() if not reason]
+
+
+def unavailable_backends() -> dict[str, str]:
+    """Backends that exist but cannot run here, and why: a missing package, no CUDA, a version that does not fit."""
+    return {name: reason for name, reason in _known().items() if reason}
+
+
+def _known() -> dict[str, str]:
+    out = {name: _WHY_NOT[name]() for name in sorted(_BUILT_IN)}
+    for name in [*sorted(_REGISTERED), *sorted(e.name for e in entry_points(group=GROUP))]:
+        out.setdefault(name, "")
+    return out
 
 
 def lookup(backend: str | FxBackend) -> GraphBackend:
-    """The backend of a name, or a user's callable wrapped. ValueError lists what there is."""
+    """The backend of a name, or a user's callable wrapped. ValueError says why a name is not available and lists what
+    there is."""
+    if isinstance(backend, str):
+        return _by_name(backend)
     if callable(backend):
         return _through_fx(backend)
-    if not isinstance(backend, str):
-        raise ValueError(f"backend must be a name or a callable, got {backend!r}")
-    if backend in _BUILT_IN:
-        return _BUILT_IN[backend]
-    if backend in _REGISTERED:
-        return _through_fx(_REGISTERED[backend])
-    for entry in entry_points(group="braze.backends"):
-        if entry.name == backend:
-            return _through_fx(entry.load())
-    near = difflib.get_close_matches(backend, list_backends(), 1)
-    guess = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown backend {backend!r}{guess} Available: {', '.join(list_backends())}")
+    raise ValueError(f"backend must be a name or a callable, got {backend!r}")
+
+
+def _by_name(name: str) -> GraphBackend:
+    if name in _BUILT_IN:
+        reason = _WHY_NOT[name]()
+        if reason:
+            raise ValueError(f"backend {name!r} is not available: {reason}. {_what_there_is()}")
+        return _BUILT_IN[name]
+    if name in _REGISTERED:
+        return _through_fx(_REGISTERED[name])
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            return _through_fx(_load(entry))
+    near = difflib.get_close_matches(name, list(_known()), 1)
+    guess = f"; did you mean {near[0]!r}?" if near else "."
+    raise ValueError(f"unknown backend {name!r}{guess} {_what_there_is()}")
+
+
+def _load(entry: EntryPoint) -> FxBackend:
+    try:
+        loaded: FxBackend = entry.load()
+    except Exception as e:
+        where = f"{entry.value}, from {entry.dist.name}" if entry.dist is not None else entry.value
+        why = f"{type(e).__name__}: {e}"
+        raise ValueError(
+            f"backend {entry.name!r} ({where}) cannot be loaded: {why}. {_what_there_is(entry.name)}"
+        ) from e
+    return loaded
+
+
+def _what_there_is(broken: str = "") -> str:
+    text = f"Available: {', '.join(n for n in list_backends() if n != broken)}"
+    others = "; ".join(f"{name}: {reason}" for name, reason in unavailable_backends().items())
+    return text + (f". Not available here: {others}" if others else "")
 
 
 def _through_fx(backend: FxBackend) -> GraphBackend:
@@ -100,16 +140,3 @@ def eager(request: Request) -> Compiled:
     """The captured graph run as Python, call by call."""
     compiled: Compiled = load_python(request.graph)
     return compiled
-
-
-def torch_compile_backend(gm: torch.fx.GraphModule, example_inputs: list[Any], **options: Any) -> Compiled:
-    """braze's back half under torch.compile's capture: ``torch.compile(model, backend="braze")``."""
-    from .fx import from_fx
-
-    real = [x if isinstance(x, torch.Tensor) else None for x in example_inputs]
-    if any(x is None for x in real):
-        raise ValueError("backend 'braze' needs static shapes: call torch.compile(..., dynamic=False)")
-    types = tuple(type_of(x) for x in real if x is not None)
-    graph = from_fx(gm, types)
-    record = GraphRecord("graph_0", graph)
-    return lookup("inductor")(Request(graph, types, example_inputs, Config.from_env(), record))
