@@ -45,15 +45,38 @@ class Break:
     reason: str
     loc: Loc | None
     hint: str = ""
-    count: int = 1
+    count: int = 1  # frames that were split, or left to Python, here
+    seconds: float = 0.0  # spent on capturing and compiling those frames
 
 
 @dataclass
 class Recompile:
-    """A frame was captured again because a guard failed. ``reason`` is in the user's terms."""
+    """A frame was captured again because a guard failed. ``reason`` is in the user's terms.
+
+    ``loc`` is the user's line that made the compiled code depend on the value, ``hint`` what avoids the recompile.
+    """
 
     frame: str
     reason: str
+    seconds: float = 0.0
+    loc: Loc | None = None
+    hint: str = ""
+
+
+@dataclass
+class GuardFailure:
+    """One guard that did not hold when a frame started, however often: all such calls together.
+
+    ``what`` is the guard ("x: size(0)"), ``reason`` the latest failure with both values, ``count`` the calls,
+    ``seconds`` what they cost beyond the call itself: the search for a version that fits, and compiling another.
+    """
+
+    frame: str
+    what: str
+    reason: str
+    loc: Loc | None = None
+    hint: str = ""
+    count: int = 1
     seconds: float = 0.0
 
 
@@ -96,6 +119,7 @@ class CompileLog:
     graphs: list[GraphRecord] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
+    guard_failures: list[GuardFailure] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
     debug: int = 0
@@ -105,10 +129,22 @@ class CompileLog:
         self.graphs.append(record)
         return record
 
-    def add_break(self, reason: str, loc: Loc | None, hint: str = "") -> None:
+    def add_break(self, reason: str, loc: Loc | None, hint: str = "") -> Break:
+        """Note a break; the same one at the same place is counted."""
         for b in self.breaks:
             if (b.reason, b.loc) == (reason, loc):
                 b.count += 1
-                return
+                return b
         self.breaks.append(Break(reason, loc, hint))
         logger.info("graph break at %s: %s", loc, reason)
+        return self.breaks[-1]
+
+    def add_failure(self, new: GuardFailure) -> None:
+        """Note a call whose guards failed; the same guard of the same frame is counted."""
+        for f in self.guard_failures:
+            if (f.frame, f.what, f.loc) == (new.frame, new.what, new.loc):
+                f.count += new.count
+                f.seconds += new.seconds
+                f.reason = new.reason
+                return
+        self.guard_failures.append(new)

@@ -27,13 +27,14 @@ import torch
 
 from braze import _C  # type: ignore[attr-defined]
 from braze.errors import CompileWarning, Unsupported, UnsupportedDevice
-from braze.events import CompileLog, Recompile
+from braze.events import CompileLog, GuardFailure, Recompile
 
 from . import vm
 from .captured import Captured, CaptureFunction, Skip
 from .guards import MISSING, GuardSet, IdIs, failure
 from .native import bind
 from .program import compile_guards
+from .remedies import remedy, what
 from .skip import skip_reason
 from .source import FrameValues, LocalSource
 
@@ -126,10 +127,29 @@ class Session(_C.Session):  # type: ignore[misc]
                 entries.append(e)
             else:
                 _C.remove_entries(code, self.id, e)
-        reason = ""
-        if entries:
-            reason = entries[0].info.guards.explain_failure(frame) or "the native guards disagree with their meaning"
-            logger.info("recompile %s: %s", frame_name(code), reason)
+        start = time.perf_counter()
+        failed = self._failure(code, entries[0].info, frame) if entries else None
+        try:
+            return self._recompile(code, frame, entries, failed)
+        finally:
+            if failed is not None:
+                failed.seconds = time.perf_counter() - start
+                self.log.add_failure(failed)
+
+    def _failure(self, code: CodeType, version: Version, frame: FrameValues) -> GuardFailure:
+        """Why the latest version does not fit."""
+        found = version.guards.first_failure(frame)
+        if found is None:
+            text = "the native guards disagree with their meaning"
+            return GuardFailure(frame_name(code), text, text)
+        guard, reason = found
+        logger.info("guard of %s: %s", frame_name(code), reason)
+        return GuardFailure(
+            frame_name(code), what(guard, reason), reason, version.guards.loc(guard), remedy(guard, reason)
+        )
+
+    def _recompile(self, code: CodeType, frame: FrameValues, entries: list[Any], failed: GuardFailure | None) -> bool:
+        reason = failed.reason if failed is not None else ""
         same = [e for e in entries if not e.info.gave_up and e.info.same_roots(frame)]
         limit: int = self.pipeline.settings.config.recompile_limit
         if len(same) >= limit:
@@ -147,7 +167,8 @@ class Session(_C.Session):  # type: ignore[misc]
         version, compiled = done
         version.seconds, version.reason = time.perf_counter() - start, reason
         if reason:
-            self.log.recompiles.append(Recompile(frame_name(code), reason, version.seconds))
+            assert failed is not None
+            self.log.recompiles.append(Recompile(frame_name(code), reason, version.seconds, failed.loc, failed.hint))
         return compiled
 
     # ---- capture
@@ -270,6 +291,7 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
     if not (code is session.root or code.co_name.endswith("<resume>") or any(map(_computes, args))):
         return Skip("no tensor and no module among its arguments")
     pipeline = session.pipeline
+    start = time.perf_counter()
     got = vm.capture_frame(
         code,
         function,
@@ -278,12 +300,13 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
         config=pipeline.settings.config,
         fullgraph=pipeline.settings.fullgraph,
     )
+    seconds = time.perf_counter() - start
     if isinstance(got, vm.Skip):
         if got.loc is not None:
-            session.log.add_break(got.reason, got.loc)
+            session.log.add_break(got.reason, got.loc, got.hint).seconds += seconds
         return Skip(got.reason, got.always, got.once)
     for reason, loc in got.breaks:
-        session.log.add_break(reason, loc)
+        session.log.add_break(reason, loc, got.hint).seconds += seconds
     return Captured(got.code, got.guards, got.sources)
 
 

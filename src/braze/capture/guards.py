@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from braze.ir import IntLike, Symbol, evaluate, symbols
+from braze.ir import IntLike, Loc, Symbol, evaluate, symbols
 
 from .native import note_meta
 from .source import FrameValues, Source, raw_length, typed_key
@@ -516,8 +516,11 @@ class GuardSet:
     ``add`` drops what another guard on the same source implies: a type check beside a constant or a tensor spec.
     """
 
+    here: Callable[[], Loc | None] | None = None  # the user's line at hand, while a trace adds guards
+
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
         self._guards: dict[Hashable, Guard] = {}
+        self._locs: dict[Hashable, Loc | None] = {}
         self._implied_type: dict[Source, type] = {}
         for g in guards:
             self.add(g)
@@ -529,7 +532,14 @@ class GuardSet:
             self._guards.pop(TypeIs(guard.source, cls), None)
         elif isinstance(guard, TypeIs) and self._implied_type.get(guard.source) is guard.cls:
             return
-        self._guards.setdefault(_guard_key(guard), guard)
+        key = _guard_key(guard)
+        if key not in self._guards:
+            self._guards[key] = guard
+            self._locs[key] = self.here() if self.here is not None else None
+
+    def loc(self, guard: Guard) -> Loc | None:
+        """The user's line for which the guard was added."""
+        return self._locs.get(_guard_key(guard))
 
     def __len__(self) -> int:
         return len(self._guards)
@@ -543,10 +553,15 @@ class GuardSet:
 
     def explain_failure(self, frame: FrameValues) -> str | None:
         """The first guard that fails in this frame, with what it expected and what it got; None if all hold."""
+        found = self.first_failure(frame)
+        return found[1] if found is not None else None
+
+    def first_failure(self, frame: FrameValues) -> tuple[Guard, str] | None:
+        """The first guard that fails in this frame and why; None if all hold."""
         for g in self:
             text = failure(g, frame)
             if text is not None:
-                return text
+                return g, text
         return None
 
 

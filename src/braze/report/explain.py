@@ -86,14 +86,20 @@ def _graph(g: GraphRecord) -> str:
 def _breaks(log: CompileLog) -> str:
     lines = []
     for b in log.breaks:
-        lines.append(f"  {b.loc or 'unknown line'}  (x{b.count})\n    why:    {b.reason}")
+        lines.append(f"  {b.loc or 'unknown line'}  (x{b.count}, {b.seconds:.2f} s)\n    why:    {b.reason}")
         if b.hint:
             lines.append(f"    remedy: {b.hint}")
     return "\n".join(["Graph breaks:", *lines]) if lines else ""
 
 
 def _recompiles(log: CompileLog) -> str:
-    lines = [f"  {r.frame}: {r.reason} ({r.seconds:.2f} s)" for r in log.recompiles]
+    lines = []
+    for r in log.recompiles:
+        lines.append(f"  {r.frame}: {r.reason} ({r.seconds:.2f} s)")
+        if r.loc is not None:
+            lines.append(f"    needed: {r.loc}")
+        if r.hint:
+            lines.append(f"    remedy: {r.hint}")
     return "\n".join(["Recompiles:", *lines]) if lines else ""
 
 

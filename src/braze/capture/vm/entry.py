@@ -103,6 +103,7 @@ class _Pass:
         finally:
             vm.mode_calls = vm.modes.close(vm.graph)
             vm.modes.restore()
+            del vm.guards.set.here  # the set outlives the trace
 
     def plan_break(self) -> bool:
         """Note where the next pass must stop."""
@@ -122,7 +123,7 @@ class _Pass:
         if isinstance(e, Break):
             if fullgraph:
                 raise _explained(e) from e.__cause__
-            return Skip(e.what, e.loc)
+            return Skip(e.what, e.loc, hint=e.hint)
         if e is not None:
             return Skip(f"the frame raises {e.value.pytype(vm).__name__}", once=True)
         if self.value is not None and not vm.graph.calls:
@@ -136,7 +137,8 @@ class _Pass:
         try:
             return finish_break(vm, self.code, self.frame, compile_graph, reason)
         except Break as again:
-            return Skip(f"{reason.what}, and there the frame cannot be split: {again.what}", reason.loc)
+            what = f"{reason.what}, and there the frame cannot be split: {again.what}"
+            return Skip(what, reason.loc, hint=reason.hint)
 
 
 def _explained(e: Break) -> Unsupported:

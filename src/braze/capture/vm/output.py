@@ -51,6 +51,7 @@ class Captured:
     guards: GuardSet
     code: CodeType
     breaks: list[tuple[str, Loc | None]] = field(default_factory=list)
+    hint: str = ""  # what would avoid the break
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Skip:
     loc: Loc | None = None
     always: bool = False
     once: bool = False
+    hint: str = ""
 
 
 class _Writer:
@@ -400,8 +402,8 @@ def finish_break(
 ) -> Captured | Skip:
     """Replacement code of a frame that was traced up to a break, which runs there and continues in a new function."""
     if in_loop(code, frame.pc):
-        return Skip(f"a graph break inside a loop: {reason.what}", reason.loc)
+        return Skip(f"a graph break inside a loop: {reason.what}", reason.loc, hint=reason.hint)
     w = _BreakWriter(vm, code, frame)
     w.check()
     replacement = w.write(compile_graph)
-    return Captured(vm.graph, w.rb.reads, vm.guards.set, replacement, [(reason.what, reason.loc)])
+    return Captured(vm.graph, w.rb.reads, vm.guards.set, replacement, [(reason.what, reason.loc)], reason.hint)

@@ -52,6 +52,7 @@ class Tracer:
         self.scope: dict[str, Any] = function.__globals__
         self.sources = FrameSources(code)
         self.guards = Guards(state)
+        self.guards.set.here = self.loc
         self.graph = Graph()
         self.inputs: list[TensorValue] = []
         self.effects = Effects()
