@@ -20,8 +20,8 @@ def program(x: torch.Tensor) -> torch.Tensor:
         (1, ["compiled in"], ["def forward"]),
         (2, ["compiled in", "torch.relu(x)", "aten.relu"], ["def call"]),
         (3, ["reduce_sum", "def call(args)"], ["guards:"]),
-        (4, ["guards:", "joint trace took"], ["= prims."]),
-        (5, ["= prims.", "define"], []),
+        (4, ["guards:", "joint trace took"], ["= prims.sum("]),
+        (5, ["= prims.sum(", "define"], []),
     ],
 )
 def test_levels(level: int, shown: list[str], hidden: list[str], caplog: pytest.LogCaptureFixture) -> None:

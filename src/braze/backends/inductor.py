@@ -40,7 +40,7 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     with record.stage("codegen"):
         compiled = compile_program(program, config)
     record.add_level(f"{side}: host", compiled.source)
-    record.add_level(f"{side}: code", "\n\n".join(compiled.kernels.values()))
+    record.add_level(f"{side}: code", Deferred(compiled.script))
     record.kernels += [step.name for step in program.steps if isinstance(step, Kernel)]
     call = compiled.call
     call.boxed = True  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from .graph import Graph, Node
 from .types import TensorType
 
 
-class _Names:
+class Names:
     """Prints targets and constants; what has no importable spelling goes into ``table`` as ``_c[i]``."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ def _describe(val: Any) -> str:
 
 
 def _source(graph: Graph) -> tuple[str, list[Any]]:
-    names = _Names()
+    names = Names()
     params = ", ".join(n.name for n in graph.inputs)
     notes = ", ".join(f"{n.name}: {_describe(n.val)}" for n in graph.inputs)
     lines = [f"def {graph.name}({params}):" + (f"  # {notes}" if notes else "")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braze.config import Config
@@ -11,24 +11,33 @@ from braze.inductor.loops import Buffer, Kernel, Program, canonical
 from braze.ir import to_str
 from braze.runtime.cpu import Pending, Source, prepare
 from braze.runtime.cuda import load_kernels_cuda
+from braze.runtime.cuda_kernel import TritonKernel
 
 from .host import HostWriter, scope
 from .llvm_module import emit_source
 from .llvm_plan import arguments
+from .script import script
 from .triton_emit import emit_triton
 
 
 @dataclass(frozen=True)
 class CompiledProgram:
     """A callable over the program's inputs (a sequence in the program's order). ``call`` takes them as a list that it
-    empties; ``source`` is the host function's text, ``kernels`` the text of each distinct kernel by name."""
+    empties; ``source`` is the host function's text, ``kernels`` the text of each distinct kernel by name. ``made`` are
+    the kernels as the runtime loads them and ``objects`` the constants, by their names in the source."""
 
     call: Callable[[list[Any]], Any]
     source: str
     kernels: dict[str, str]
+    made: dict[str, Source | TritonKernel] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         return self.call(list(inputs))
+
+    def script(self) -> str:
+        """A module that runs alone: kernels, constants and the host function, with their imports."""
+        return script(self.source, self.made, self.objects)
 
 
 _EMITTED: dict[str, Source] = {}
@@ -62,14 +71,16 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     writer = HostWriter(program, kernel_order)
     text = writer.write()
     code = compile(text, f"<braze host {program.name}>", "exec")
-    compiled = {key: (p.kernel(), p.source.text) for key, p in pending.items()}
+    compiled: Functions = {key: (p.kernel(), p.source) for key, p in pending.items()}
     compiled |= _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
     names = scope(writer, {key: function for key, (function, _) in compiled.items()})
     exec(code, names)  # noqa: S102
-    return CompiledProgram(names["call"], text, {writer.kernels[key]: source for key, (_, source) in compiled.items()})
+    made = {writer.kernels[key]: source for key, (_, source) in compiled.items()}
+    texts = {name: source.text if isinstance(source, Source) else source.source for name, source in made.items()}
+    return CompiledProgram(names["call"], text, texts, made, writer.objects)
 
 
-Functions = dict[str, tuple[Any, str]]  # canonical key -> (function, its text)
+Functions = dict[str, tuple[Any, Source | TritonKernel]]  # canonical key -> (function, what it was loaded from)
 
 
 def _start_cpu(kernels: list[Kernel], config: Config) -> dict[str, Pending]:
@@ -89,4 +100,4 @@ def _compile_cuda(kernels: list[Kernel], config: Config) -> Functions:
         return {}
     codes = {canonical(k).key: emit_triton(k).code for k in kernels}
     functions = load_kernels_cuda(list(codes.values()), kernels[0].device, config)
-    return {key: (f, code.source) for (key, code), f in zip(codes.items(), functions)}
+    return {key: (f, code) for (key, code), f in zip(codes.items(), functions)}

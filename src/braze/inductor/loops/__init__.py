@@ -5,7 +5,7 @@ Takes a primitive graph (``prims.decompose``), gives a :class:`Program`: kernels
 * ``lower(graph)``: one kernel a computing primitive; views have become index expressions.
 * ``interpret_program(program, inputs)``: the reference meaning, in vectorised torch.
 * ``verify_program(program)``: the invariants, checked; ``canonical(kernel)``: kernels up to renaming;
-  ``print(to_text(program))``: as pseudo-Python.
+  ``print(to_text(program))``: as runnable Python.
 
 The running example at this stage, before fusion (``relu`` then the row maximum of softmax)::
 
@@ -41,7 +41,7 @@ from .ir import (
     operands,
 )
 from .lower import allocated, lower
-from .printer import kernel_text, point_level, to_text
+from .printer import kernel_text, load_text, point_level, to_text
 from .verify import verify_kernel, verify_program
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "fresh_type",
     "interpret_program",
     "kernel_text",
+    "load_text",
     "lower",
     "operands",
     "point_level",

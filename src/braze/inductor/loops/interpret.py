@@ -48,7 +48,7 @@ def eval_expr(e: IntLike, env: Mapping[Symbol, Any]) -> Any:
     return total
 
 
-def _philox(key: torch.Tensor, offset: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def philox(key: torch.Tensor, offset: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     key, offset = key.expand_as(index), offset.expand_as(index)
     block = index // 4
     counter = (block & _LOW, (block >> 32) & _LOW, offset & _LOW, (offset >> 32) & _LOW)
@@ -110,7 +110,7 @@ class _Run:
         if i.fn == "bitcast":
             return args[0].contiguous().view(i.dtype)
         if i.fn == "philox":
-            return _philox(*args)
+            return philox(*args)
         if i.fn == "check_index":
             n = evaluate(dict(i.attrs)["size"], self.sizes)
             assert bool(((args[0] >= -n) & (args[0] < n)).all()), f"{self.kernel.name}: an index is out of [-{n}, {n})"
