@@ -6,6 +6,7 @@ Errors are measured against a float64 run of the same model; braze may err at mo
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -27,9 +28,14 @@ def without_dropout(case: Case) -> Case:
     return case
 
 
+@pytest.fixture(autouse=True)
+def _full_float32() -> Iterator[None]:
+    """TF32 convolutions would drown the comparison in eager's own rounding."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
 def place(case: Case, device: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], torch.Tensor]:
-    if device == "cuda":  # TF32 convolutions would drown the comparison in eager's own rounding
-        torch.backends.cudnn.allow_tf32 = False
     return case.model.to(device), tuple(x.to(device) for x in case.inputs), case.target.to(device)
 
 

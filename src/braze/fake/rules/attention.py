@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ...ir import IntLike, TensorType, known_eq
+from ...ir import IntLike, TensorType
 from ..registry import rule
-from ..result import copy_of, fresh, view_of
+from ..result import copy_of, fresh
 from .view import transpose
 
 _I64, _U64 = torch.int64, torch.uint64
@@ -68,23 +68,8 @@ def efficient_backward(
     g: TensorType, q: TensorType, k: TensorType, v: TensorType, bias: Any, out: Any, lse: Any, seed: Any, offset: Any,
     dropout: float, mask: Any, *rest: Any, **kw: Any
 ) -> Any:  # fmt: skip
-    packed = len({x.sizes for x in (q, k, v)}) == 1 and _one_storage(q, k, v)
-    grads = _packed_grads(q) if packed else [_heads_inside(x, x.sizes) for x in (q, k, v)]
-    with_bias = [*grads, bias and fresh(bias)]
+    with_bias = [*(_heads_inside(x, x.sizes) for x in (q, k, v)), bias and fresh(bias)]
     return tuple(t if keep else None for t, keep in zip(with_bias, mask))
-
-
-def _one_storage(*xs: TensorType) -> bool:
-    """Whether q, k and v are parts of one tensor: equal strides and different offsets show it."""
-    return len({x.strides for x in xs}) == 1 and not any(
-        known_eq(a.offset, b.offset) for a, b in zip(xs, (*xs[1:], xs[0]))
-    )
-
-
-def _packed_grads(q: TensorType) -> list[TensorType]:
-    """The kernel's one buffer [batch, length, 3, heads, width] for the three gradients."""
-    b, h, t, d = q.sizes
-    return [view_of(q, q.sizes, (t * 3 * h * d, d, 3 * h * d, 1), i * h * d) for i in range(3)]
 
 
 @rule("_scaled_dot_product_cudnn_attention")
@@ -93,7 +78,7 @@ def cudnn(q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool
     out = _like_heads_inside(TensorType((b, h, t, v.sizes[-1]), q.strides, q.dtype, q.device))
     lse = fresh(q, (b, h, t, 1), torch.float32) if keep_lse else fresh(q, (0,), torch.float32)
     number = fresh(q, (), _I64)
-    return out, lse, None, None, t, k.sizes[2], number, number, fresh(q, (0,))
+    return out, lse, None, None, t, k.sizes[2], number, number, None
 
 
 @rule("_scaled_dot_product_cudnn_attention_backward")
