@@ -38,6 +38,15 @@ class Deferred:
         return self._text()
 
 
+@dataclass(frozen=True)
+class Span:
+    """When a stage ran, on the clock of ``time.perf_counter`` (seconds)."""
+
+    stage: str
+    start: float
+    end: float
+
+
 @dataclass
 class Break:
     """A place where capture had to leave the graph."""
@@ -91,6 +100,9 @@ class GraphRecord:
     kernels: list[Any] = field(default_factory=list)
     fallback: str = ""  # why this graph runs in eager, "" if it does not
     notes: list[str] = field(default_factory=list)  # what CUDA graphs skipped, and why
+    spans: list[Span] = field(default_factory=list)
+    programs: dict[str, Any] = field(default_factory=dict)  # "forward" | "backward" -> the loop program that runs
+    compiled: dict[str, Any] = field(default_factory=dict)  # the same, compiled
     debug: int = 0
 
     def add_level(self, name: str, level: Any) -> None:
@@ -108,6 +120,7 @@ class GraphRecord:
         finally:
             took = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + took
+            self.spans.append(Span(name, start, start + took))
             if self.debug >= 4:
                 logger.info("%s: %s took %.1f ms", self.name, name, took * 1e3)
 
@@ -122,6 +135,7 @@ class CompileLog:
     guard_failures: list[GuardFailure] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
+    spans: list[Span] = field(default_factory=list)  # of whole frames: capture, with what it compiled inside
     debug: int = 0
 
     def new_graph(self, graph: Any) -> GraphRecord:

@@ -39,6 +39,7 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     record.add_level(f"{side}: kernels", Deferred(partial(to_text, program)))
     with record.stage("codegen"):
         compiled = compile_program(program, config)
+    record.programs[side], record.compiled[side] = program, compiled
     record.add_level(f"{side}: host", compiled.source)
     record.add_level(f"{side}: code", Deferred(compiled.script))
     record.kernels += [step.name for step in program.steps if isinstance(step, Kernel)]

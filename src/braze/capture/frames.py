@@ -27,7 +27,7 @@ import torch
 
 from braze import _C  # type: ignore[attr-defined]
 from braze.errors import CompileWarning, Unsupported, UnsupportedDevice
-from braze.events import CompileLog, GuardFailure, Recompile
+from braze.events import CompileLog, GuardFailure, Recompile, Span
 
 from . import vm
 from .captured import Captured, CaptureFunction, Skip
@@ -190,6 +190,7 @@ class Session(_C.Session):  # type: ignore[misc]
             compiled = sum(r.seconds.get("backend", 0.0) for r in self.log.graphs) - compiling
             spent = time.perf_counter() - start - compiled
             self.log.seconds["capture"] = self.log.seconds.get("capture", 0.0) + spent
+            self.log.spans.append(Span("capture", start, time.perf_counter()))
         if isinstance(got, Skip):
             self._skip(code, got)
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +27,20 @@ class Counts:
     written: int = 0
 
 
+_OPENED: weakref.WeakSet[DiskCache] = weakref.WeakSet()
+
+
+def opened() -> dict[str, Counts]:
+    """What the caches of this process did, by folder."""
+    return {str(c.folder or "off"): c.counts for c in sorted(_OPENED, key=lambda c: str(c.folder))}
+
+
 class DiskCache:
     """``get`` and ``put`` bytes under a hexadecimal key. ``folder`` None: a cache that holds nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.counts = Counts()
+        _OPENED.add(self)
         self.folder = folder if folder is not None and _private(folder) else None
 
     def get(self, key: str) -> bytes | None:

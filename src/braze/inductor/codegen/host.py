@@ -32,6 +32,7 @@ class HostWriter:
         self.objects: dict[str, Any] = {}
         self.kernels: dict[str, str] = {}  # canonical key -> name
         self.lines: list[str] = []
+        self.calls: dict[int, int] = {}  # line of the text (from 1) -> the step that it runs
         self.fixed: set[Buffer] = set()  # tensors that the program does not own: inputs and constants
         self.fresh: set[Buffer] = set()  # allocated here: storage offset 0
 
@@ -133,32 +134,15 @@ class HostWriter:
             self.fixed.add(b)
             self.names[b] = self.object(t, b.name)
         head.append("    with below_autograd():")
-        last = self._last_uses()
+        last = last_uses(program)
         for n, step in enumerate(program.steps):
-            if isinstance(step, Kernel):
-                self._kernel(step)
-            else:
-                self._extern(step)
+            line = self._kernel(step) if isinstance(step, Kernel) else self._extern(step)
+            self.calls[len(head) + line] = n
             dead = [self.name(b) for b in last.get(n, ()) if b in self.names]
             if dead:
                 self.emit(f"del {', '.join(dead)}")
         self.emit(f"return {self.value(program.outputs)}")
         return "\n".join(head + self.lines) + "\n"
-
-    def _last_uses(self) -> dict[int, list[Buffer]]:
-        """step -> the buffers to forget after it."""
-        last: dict[Buffer, int] = {}
-        for n, step in enumerate(self.program.steps):
-            for b in _touched(step):
-                if b not in last and b in self.program.reuse:
-                    last[self.program.reuse[b]] = n  # its memory is taken over here
-                last[b] = n
-        keep = {s.buffer for s in leaves(self.program.outputs) if isinstance(s, Strided)}
-        out: dict[int, list[Buffer]] = {}
-        for b, n in last.items():
-            if b not in keep and b not in self.program.constants:
-                out.setdefault(n, []).append(b)
-        return out
 
     def _allocate(self, b: Buffer) -> None:
         t = b.type
@@ -177,7 +161,8 @@ class HostWriter:
         device = "" if t.device.type == "cpu" else f", device={self.value(t.device)}"
         self.emit(f"{name} = empty_strided({self.sizes(t.sizes)}, {self.sizes(t.strides)}, dtype={t.dtype}{device})")
 
-    def _kernel(self, k: Kernel) -> None:
+    def _kernel(self, k: Kernel) -> int:
+        """Call a kernel; the number of the call's line, from 1."""
         form = canonical(k)
         name = self.kernels.get(form.key)
         if name is None:
@@ -188,8 +173,9 @@ class HostWriter:
         buffers, ints = self.order(k)
         note = ", ".join(dict.fromkeys(op for op, _ in k.origin))
         self.emit(f"{name}({', '.join([*(self.name(b) for b in buffers), *ints])})" + (f"  # {note}" if note else ""))
+        return len(self.lines)
 
-    def _extern(self, e: Extern) -> None:
+    def _extern(self, e: Extern) -> int:
         target, spelling, trusted = binding(e.target)
         if spelling is None:
             spelling = self.object(target, getattr(e.target, "__name__", "extern").replace(".", "_"))
@@ -203,10 +189,28 @@ class HostWriter:
             self.emit(call + note)
         else:
             self.emit(f"{outs[0] if single else ', '.join(outs) + (',' if len(outs) == 1 else '')} = {call}{note}")
+        line = len(self.lines)
         for b in e.outputs:
             if b is not None and not trusted:
                 self.emit(f"if {self.name(b)}.stride() != {self.sizes(b.type.strides)}:")
                 self.emit(f"    {self.name(b)} = restrided({self.name(b)}, {self.sizes(b.type.strides)})")
+        return line
+
+
+def last_uses(program: Program) -> dict[int, list[Buffer]]:
+    """step -> the buffers to forget after it."""
+    last: dict[Buffer, int] = {}
+    for n, step in enumerate(program.steps):
+        for b in _touched(step):
+            if b not in last and b in program.reuse:
+                last[program.reuse[b]] = n  # its memory is taken over here
+            last[b] = n
+    keep = {s.buffer for s in leaves(program.outputs) if isinstance(s, Strided)}
+    out: dict[int, list[Buffer]] = {}
+    for b, n in last.items():
+        if b not in keep and b not in program.constants:
+            out.setdefault(n, []).append(b)
+    return out
 
 
 def _returns_several(target: Any) -> bool:

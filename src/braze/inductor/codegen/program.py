@@ -24,13 +24,15 @@ from .triton_emit import emit_triton
 class CompiledProgram:
     """A callable over the program's inputs (a sequence in the program's order). ``call`` takes them as a list that it
     empties; ``source`` is the host function's text, ``kernels`` the text of each distinct kernel by name. ``made`` are
-    the kernels as the runtime loads them and ``objects`` the constants, by their names in the source."""
+    the kernels as the runtime loads them and ``objects`` the constants, by their names in the source; ``calls`` says
+    which step a line of the source (from 1) runs."""
 
     call: Callable[[list[Any]], Any]
     source: str
     kernels: dict[str, str]
     made: dict[str, Source | TritonKernel] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         return self.call(list(inputs))
@@ -77,7 +79,7 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     exec(code, names)  # noqa: S102
     made = {writer.kernels[key]: source for key, (_, source) in compiled.items()}
     texts = {name: source.text if isinstance(source, Source) else source.source for name, source in made.items()}
-    return CompiledProgram(names["call"], text, texts, made, writer.objects)
+    return CompiledProgram(names["call"], text, texts, made, writer.objects, writer.calls)
 
 
 Functions = dict[str, tuple[Any, Source | TritonKernel]]  # canonical key -> (function, what it was loaded from)
