@@ -358,5 +358,3 @@ KINDS: dict[str, dict[str, Callable[[], Case]]] = {
     "layers": LAYERS,
 }
 CASES: dict[str, Callable[[], Case]] = {name: make for kind in KINDS.values() for name, make in kind.items()}
-RANDOM = frozenset(("dropout",))
-"""Cases whose values cannot be compared."""
