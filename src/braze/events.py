@@ -89,6 +89,19 @@ class GuardFailure:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class SizeNote:
+    """What became of a size or Python int of a frame: ``what`` is where it is read ("x.shape[0]"), ``value`` its symbol
+    or number, ``reason`` the symbol's range, or why it is fixed."""
+
+    what: str
+    value: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} = {self.value}" + (f": {self.reason}" if self.reason else "")
+
+
 @dataclass
 class GraphRecord:
     """One captured graph on its way down: what each stage made of it, and how long it took (seconds by stage)."""
@@ -134,6 +147,7 @@ class CompileLog:
     recompiles: list[Recompile] = field(default_factory=list)
     guard_failures: list[GuardFailure] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
+    sizes: dict[str, dict[str, SizeNote]] = field(default_factory=dict)  # frame -> where a size is read -> the note
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
     spans: list[Span] = field(default_factory=list)  # of whole frames: capture, with what it compiled inside
     debug: int = 0
@@ -142,6 +156,10 @@ class CompileLog:
         record = GraphRecord(f"graph_{len(self.graphs)}", graph, debug=self.debug)
         self.graphs.append(record)
         return record
+
+    def note_sizes(self, frame: str, notes: list[SizeNote]) -> None:
+        """Keep what became of a frame's sizes; a later capture replaces what an earlier one said."""
+        self.sizes.setdefault(frame, {}).update({n.what: n for n in notes})
 
     def add_break(self, reason: str, loc: Loc | None, hint: str = "") -> Break:
         """Note a break; the same one at the same place is counted."""

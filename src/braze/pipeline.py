@@ -19,7 +19,7 @@ from .backends import Request, lookup
 from .config import Config
 from .errors import CompileWarning, UnsupportedDevice
 from .events import CompileLog, GraphRecord, print_log
-from .ir import Graph, TensorType, load_python, verify
+from .ir import Graph, IntLike, TensorType, load_python, verify
 from .ir.pause import paused_gc
 
 logger = logging.getLogger("braze")
@@ -48,7 +48,7 @@ class Pipeline:
         self._backend = lookup(settings.backend)
         self._warned = False
 
-    def compile_graph(self, graph: Graph, types: Sequence[TensorType], inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(self, graph: Graph, types: Sequence[Any], inputs: Sequence[Any]) -> Callable[..., Any]:
         """A callable over the graph's inputs. Falls back to the captured calls in eager when compiling fails, except
         under ``fullgraph=True`` or ``BRAZE_STRICT=1``, where the failure is raised."""
         record = self.log.new_graph(graph)
@@ -85,15 +85,16 @@ class Pipeline:
         return run
 
 
-def check_devices(types: Sequence[TensorType]) -> None:
+def check_devices(types: Sequence[TensorType | IntLike]) -> None:
     """UnsupportedDevice when an input is on a device without code generation."""
     for i, t in enumerate(types):
-        if t.device.type not in DEVICES:
+        if isinstance(t, TensorType) and t.device.type not in DEVICES:
             raise UnsupportedDevice(
                 f"braze generates code for {' and '.join(DEVICES)}, but input {i} ({t}) is on {t.device.type!r}",
                 hint=f"move the model and its inputs, e.g. model.to('cpu'), or use backend='eager' on {t.device.type}",
             )
-    devices = {t.device for t in types if t.rank > 0 or t.device.type != "cpu"}
+    tensors = [t for t in types if isinstance(t, TensorType)]
+    devices = {t.device for t in tensors if t.rank > 0 or t.device.type != "cpu"}
     if len({d for d in devices if d.type == "cuda"}) > 1:
         raise UnsupportedDevice(
             f"one graph mixes the devices {', '.join(sorted(map(str, devices)))}",

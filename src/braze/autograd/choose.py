@@ -176,9 +176,12 @@ def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
 
 
 def with_sizes(plan: Plan, saved: list[Node], tangents: Sequence[Node]) -> list[Node]:
-    """``saved`` and, for each symbolic size that no backward input shows, an input that does."""
+    """``saved`` and the inputs that are sizes; for each symbolic size that still no backward input shows, an input that
+    does."""
     shown = {d for n in [*saved, *tangents] if isinstance(n.val, TensorType) for d in n.val.sizes}
-    out = list(saved)
+    given = [p for p in plan.primal_index if isinstance(p.val, Expr)]
+    shown |= {p.val for p in given}
+    out = given + saved
     for p in plan.primal_index:
         sizes = p.val.sizes if isinstance(p.val, TensorType) else ()
         new = {d for d in sizes if isinstance(d, Expr) and symbol_of(d) is not None} - shown

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir import Graph, Loc, Node, map_nodes, node_args, nodes_in
+from ..fake.symint import Decide, refuse, to_symint
+from ..ir import Expr, Graph, Loc, Node, map_leaves, node_args, nodes_in
 
 _number = torch._C._autograd._get_sequence_nr
 _running = torch._C._current_autograd_node
@@ -22,8 +23,8 @@ _running = torch._C._current_autograd_node
 class Follower:
     """``follower(*inputs)`` runs the graph; ``follower.locate()`` is the line of the ATen call at hand."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, decide: Decide = refuse) -> None:
+        self.graph, self.decide = graph, decide
         self._loc: Loc | None = None
         self._starts: list[int] = []
         self._locs: list[Loc | None] = []
@@ -48,7 +49,7 @@ class Follower:
             elif n.op == "call":
                 self._enter(n.loc)
                 try:
-                    env[n] = n.target(*map_nodes(n.args, env), **map_nodes(n.kwargs, env))
+                    env[n] = n.target(*self._real(n.args, env), **self._real(n.kwargs, env))
                 except Unsupported as e:
                     if e.where or n.loc is None:
                         raise
@@ -56,7 +57,13 @@ class Follower:
                 for a in last.get(n, ()):
                     del env[a]
         self._loc = None
-        return map_nodes(graph.outputs, env)
+        return self._real(graph.outputs, env)
+
+    def _real(self, tree: Any, env: dict[Node, Any]) -> Any:
+        decide = self.decide
+        return map_leaves(
+            tree, lambda x: env[x] if isinstance(x, Node) else to_symint(x, decide) if isinstance(x, Expr) else x
+        )
 
     def _enter(self, loc: Loc | None) -> None:
         self._loc = loc

@@ -12,8 +12,9 @@ from torch.autograd.function import BackwardCFunction
 
 from ..errors import Unsupported
 from ..fake import FakeMode, FakeTensor, fake_from
-from ..fake.symint import Decide, refuse, to_expr
-from ..ir import Graph, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
+from ..fake.symint import Decide, refuse, to_expr, to_symint
+from ..ir import Graph, IntLike, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
+from ..ir.decisions import Decisions, settle
 from ..ir.pause import paused_gc
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
@@ -63,7 +64,7 @@ class _LeafWritten(Exception):
 
 def trace_joint(
     fn: Callable[..., Any] | Graph,
-    types: Sequence[TensorType],
+    types: Sequence[TensorType | IntLike],
     *,
     names: Sequence[str] | None = None,
     locate: Callable[[], Loc | None] | None = None,
@@ -73,14 +74,16 @@ def trace_joint(
     """Run ``fn(*fakes)`` and its backward under the real autograd engine, recording every ATen call. A captured graph
     as ``fn`` is run call by call, and gives its inputs' names and its calls' lines to the joint graph.
 
-    ``types`` are the inputs' types, with ``requires_grad``; grad mode and autocast are those of the call. ``fn``
-    returns tensors and constants, flat or nested in tuples, lists and dicts (flattened in that order). ``locate()``
-    names the user's line at hand; ``shared`` lists groups of inputs that share memory; ``decide(op, a, b)`` answers
-    what the ranges of symbolic sizes leave open (and records a guard). Raises Unsupported.
+    ``types`` are the inputs' types, with ``requires_grad``, and a symbol for each integer that is one; grad mode and
+    autocast are those of the call. ``fn`` returns tensors and constants, flat or nested in tuples, lists and dicts
+    (flattened in that order). ``locate()`` names the user's line at hand; ``shared`` lists groups of inputs that share
+    memory; ``decide(op, a, b)`` answers what the ranges of symbolic sizes leave open (and records a guard). Raises
+    Unsupported.
     """
     if isinstance(fn, Graph):
         names = names or [n.name for n in fn.inputs]
-        fn = Follower(fn)
+        decide = fn.decide if fn.decide is not None else decide
+        fn = Follower(fn, decide)
         locate = locate or fn.locate
     with paused_gc():
         try:
@@ -91,7 +94,7 @@ def trace_joint(
 
 def _trace(
     fn: Callable[..., Any],
-    types: Sequence[TensorType],
+    types: Sequence[TensorType | IntLike],
     names: Sequence[str] | None,
     locate: Callable[[], Loc | None] | None,
     shared: Sequence[Sequence[int]],
@@ -99,13 +102,13 @@ def _trace(
     leaf: bool,
 ) -> Joint:
     graph = Graph("joint")
-    rec = Recorder(graph, locate)
+    rec = Recorder(graph, locate, decide)
     with _engine(), FakeMode(rec.on_op, rec.lift, decide):
-        primals = [fake_from(t, decide=decide) for t in types]
+        primals = [_primal(t, decide) for t in types]
         for i, p in enumerate(primals):
             rec.input(p, names[i] if names else f"x{i}", i)
-        inputs = primals if leaf else [_fresh(p) if p.requires_grad else p for p in primals]
-        starts = [x.grad_fn for x in inputs]
+        inputs = primals if leaf else [_fresh(p) if _wanted(p) else p for p in primals]
+        starts = [getattr(x, "grad_fn", None) for x in inputs]
         try:
             outs = list(leaves(fn(*inputs)))
         except RuntimeError as e:
@@ -122,7 +125,18 @@ def _trace(
         gradients = _differentiate(rec, primals, heads, decide)
     rec.close()
     graph.outputs = (*nodes, *gradients)
+    if isinstance(decide, Decisions):
+        settle(graph, decide)
     return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated))
+
+
+def _primal(t: TensorType | IntLike, decide: Decide) -> Any:
+    return fake_from(t, decide=decide) if isinstance(t, TensorType) else to_symint(t, decide)
+
+
+def _wanted(p: Any) -> bool:
+    """Whether an input gets a gradient: integers get none."""
+    return isinstance(p, FakeTensor) and p.requires_grad
 
 
 @contextmanager
@@ -156,10 +170,10 @@ def _fresh(primal: FakeTensor) -> FakeTensor:
     return out
 
 
-def _mutations(inputs: list[FakeTensor], starts: list[Any]) -> list[MutatedInput]:
+def _mutations(inputs: list[Any], starts: list[Any]) -> list[MutatedInput]:
     out = []
     for i, (x, start) in enumerate(zip(inputs, starts)):
-        if x.node.version:
+        if isinstance(x, FakeTensor) and x.node.version:
             out.append(MutatedInput(i, x.requires_grad and x.grad_fn is not start))
     return out
 
@@ -249,11 +263,9 @@ def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
     raise Unsupported("a detached view that was written to under autograd is returned", hint="return a clone of it")
 
 
-def _differentiate(
-    rec: Recorder, primals: list[FakeTensor], heads: list[FakeTensor], decide: Decide
-) -> list[Node | None]:
+def _differentiate(rec: Recorder, primals: list[Any], heads: list[FakeTensor], decide: Decide) -> list[Node | None]:
     """Gradient nodes of the primals for tangents of the heads; each tangent becomes a graph input."""
-    wanted = [p for p in primals if p.requires_grad]
+    wanted = [p for p in primals if _wanted(p)]
     if not heads or not wanted:
         return [None] * len(primals)
     tangents = []
@@ -264,7 +276,7 @@ def _differentiate(
     grads = iter(torch.autograd.grad(heads, wanted, tangents, allow_unused=True))
     out: list[Node | None] = []
     for p in primals:
-        g = next(grads) if p.requires_grad else None
+        g = next(grads) if _wanted(p) else None
         out.append(None if g is None else rec.lower(g))
     return out
 

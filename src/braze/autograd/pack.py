@@ -32,7 +32,7 @@ def packed(plan: Plan, node: Node) -> Node | None:
 
 def unpacked(node: Node, stored: Node) -> Node | None:
     """The backward's call on ``stored`` that gives ``node``'s value again; None when they are the same."""
-    if stored.val.dtype == node.val.dtype:
+    if not isinstance(node.val, TensorType) or stored.val.dtype == node.val.dtype:
         return None
     out = _cast(stored, f"{node.name}_unpacked", node.val.dtype)
     return out

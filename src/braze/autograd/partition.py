@@ -14,7 +14,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..ir import Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
+from ..ir import Expr, Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
 from ..ir.pause import paused_gc
 from ..prims.rng import philox_seed
 from .choose import Plan, choose_saved, study, with_sizes
@@ -83,6 +83,9 @@ def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ..
 def _sizes(joint: Joint) -> tuple[tuple[str, int, int], ...]:
     found: dict[str, tuple[str, int, int]] = {}
     for i, p in enumerate(joint.primals):
+        if isinstance(p.val, Expr):
+            found[p.name] = (p.name, i, -1)
+    for i, p in enumerate(joint.primals):
         for d, n in enumerate(p.val.sizes if isinstance(p.val, TensorType) else ()):
             s = symbol_of(n)
             if s is not None:
@@ -103,7 +106,9 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
     extras: list[Node] = []
     stored: dict[Node, Node] = {}
     for v in saved:
-        if v in plan.primal_index and plan.primal_index[v] not in mutated:
+        if isinstance(v.val, Expr):
+            place[v] = SavedRef("size", plan.primal_index[v])
+        elif v in plan.primal_index and plan.primal_index[v] not in mutated:
             place[v] = SavedRef("input", plan.primal_index[v])
         elif v in results:
             place[v] = SavedRef("result", results.index(v))

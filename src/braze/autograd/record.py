@@ -20,7 +20,10 @@ from .. import ir
 from ..errors import Unsupported
 from ..fake import FakeTensor, fake_like, find_rule
 from ..fake.execute import by_execution
+from ..fake.questions import called
+from ..fake.symint import Decide, refuse, to_expr
 from ..ir import Graph, Loc, Node, TensorType, ViewStep
+from ..ir.decisions import Decisions
 from ..prims.rng import philox_seed
 from .layout import conform, reshape
 from .schema import OpInfo, op_info
@@ -68,8 +71,8 @@ class Value:
 class Recorder:
     """Builds ``graph`` from calls of :meth:`on_op`. ``locate`` names the user's line of the call at hand."""
 
-    def __init__(self, graph: Graph, locate: Callable[[], Loc | None] | None = None) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, locate: Callable[[], Loc | None] | None = None, decide: Decide = refuse) -> None:
+        self.graph, self.decide = graph, decide
         self._locate = locate or (lambda: None)
         self._seeds: dict[torch.device, Node] = {}
         self._consts: dict[int, FakeTensor] = {}
@@ -88,8 +91,10 @@ class Recorder:
 
     # -- reading and making values
 
-    def input(self, fake: FakeTensor, name: str, index: int) -> Node:
-        """A graph input whose contents ``fake`` holds."""
+    def input(self, fake: Any, name: str, index: int) -> Node:
+        """A graph input whose contents ``fake`` holds, or an integer."""
+        if not isinstance(fake, FakeTensor):
+            return self.graph.input(name, to_expr(fake))
         node = self.graph.input(name, fake.val)
         self.root(fake, node, index)
         return node
@@ -124,8 +129,11 @@ class Recorder:
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result's val by the operator's shape rule. Unsupported when there is none."""
         rule = find_rule(op) or by_execution(op)
-        types = ir.map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
-        return rule(*types[0], **types[1])
+        types = self._settled(ir.map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x))
+        return called(rule, *types, self.decide, self._settled)
+
+    def _settled(self, tree: Any) -> Any:
+        return self.decide.put(tree) if isinstance(self.decide, Decisions) else tree
 
     def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
         """Append a functional ATen call on nodes; its val comes from the shape rule."""

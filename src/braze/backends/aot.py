@@ -8,7 +8,7 @@ from typing import Any
 
 from braze.autograd import partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
-from braze.ir import Graph, load_python
+from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
 from braze.runtime.autograd_node import make_autograd_callable
 from braze.runtime.cuda_graphs import graph_pair
@@ -41,7 +41,7 @@ def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
     if aot.backward is not None:
         backward = aot.backward
         lazy = _once(partial(_compile_late, compile_side, backward, request))
-    if config.cudagraphs and any(t.device.type == "cuda" for t in request.types):
+    if config.cudagraphs and any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types):
         forward, lazy, recordings = graph_pair(forward, lazy, aot.signature)
         record.notes = recordings.notes
     compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))

@@ -16,7 +16,7 @@ import torch
 
 from braze.config import Config
 from braze.events import GraphRecord
-from braze.ir import Graph, TensorType, load_python
+from braze.ir import Graph, IntLike, TensorType, load_python
 
 Compiled = Callable[..., Any]
 FxBackend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Compiled]
@@ -24,10 +24,11 @@ FxBackend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Compiled]
 
 @dataclass(frozen=True)
 class Request:
-    """One graph to compile. ``inputs`` are the real tensors of the first call (for tuning and user backends)."""
+    """One graph to compile. ``inputs`` are the real tensors of the first call (for tuning and user backends); for an
+    input that is a symbolic size, the type is its symbol and the input its value."""
 
     graph: Graph
-    types: tuple[TensorType, ...]
+    types: tuple[TensorType | IntLike, ...]
     inputs: Sequence[Any]
     config: Config
     record: GraphRecord

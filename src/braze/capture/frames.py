@@ -35,6 +35,7 @@ from .guards import MISSING, GuardSet, IdIs, failure
 from .native import bind
 from .program import compile_guards
 from .remedies import remedy, what
+from .sizes import SizePolicy
 from .skip import skip_reason
 from .source import FrameValues, LocalSource
 
@@ -83,12 +84,18 @@ class Session(_C.Session):  # type: ignore[misc]
         self.root: CodeType | None = None  # the code of the function that the user compiled: never skipped
         self._own: dict[int, weakref.ref[CodeType]] = {}
         self._raised: Counter[tuple[str, int]] = Counter()  # calls of a code that raised while captured
+        self._policies: dict[tuple[CodeType, tuple[int, ...]], SizePolicy] = {}
         self._warned = False
         weakref.finalize(self, _drop, self.id, self._own)
 
     @property
     def log(self) -> CompileLog:
         return self.pipeline.log
+
+    def policy(self, code: CodeType, args: tuple[Any, ...]) -> SizePolicy:
+        """What is known of the sizes of a code's frames, for one set of modules among its arguments."""
+        modules = tuple(id(a) for a in args if isinstance(a, torch.nn.Module))
+        return self._policies.setdefault((code, modules), SizePolicy(self.pipeline.settings.dynamic))
 
     # ---- the hook's question
 
@@ -300,6 +307,7 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
         compile_graph=lambda *request: quiet(pipeline.compile_graph(*request)),
         config=pipeline.settings.config,
         fullgraph=pipeline.settings.fullgraph,
+        policy=session.policy(code, args),
     )
     seconds = time.perf_counter() - start
     if isinstance(got, vm.Skip):
@@ -308,6 +316,7 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
         return Skip(got.reason, got.always, got.once)
     for reason, loc in got.breaks:
         session.log.add_break(reason, loc, got.hint).seconds += seconds
+    session.log.note_sizes(frame_name(code), got.sizes)
     return Captured(got.code, got.guards, got.sources)
 
 

@@ -9,14 +9,15 @@ order in which they were added, parents before children.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 import torch
 
-from braze.ir import IntLike, Loc, Symbol, evaluate, symbols
+from braze.ir import Expr, IntLike, Loc, Symbol, evaluate, symbol_of, symbols, to_str
+from braze.ir.expr import Atom, Call
 
 from .native import note_meta
 from .source import FrameValues, Source, raw_length, typed_key
@@ -234,7 +235,9 @@ class IntRange:
         return type(value) is int and self.low <= value <= self.high
 
     def expected(self) -> str:
-        return f"an int in [{self.low}, {self.high}]"
+        if self.low <= -(2**62):
+            return "an int" if self.high >= 2**62 else f"an int of at most {self.high}"
+        return f"an int of at least {self.low}" if self.high >= 2**62 else f"an int in [{self.low}, {self.high}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +424,8 @@ class Distinct:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A condition on symbolic sizes: ``lhs op rhs`` with op one of ==, !=, <, <=; ``env`` says what a symbol is."""
+    """A condition on symbolic sizes: ``lhs op rhs`` with op one of ==, !=, <, <=; ``env`` says what a symbol is. Prints
+    in the user's terms: ``x.shape[0] <= 512``."""
 
     op: str
     lhs: IntLike
@@ -434,12 +438,32 @@ class Relation:
         a, b = evaluate(self.lhs, values), evaluate(self.rhs, values)
         if {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b}[self.op]:
             return None
-        return f"{self}: got {', '.join(f'{k} = {v}' for k, v in values.items())}"
+        got = ", ".join(f"{source.name()} = {values[s.name]}" for s, source in self.env if s in wanted)
+        return f"{self}: got {got}"
+
+    @staticmethod
+    def text(e: IntLike, sources: Mapping[Symbol, Source]) -> str:
+        """An expression with each symbol printed as where it is read."""
+
+        def atom(a: Atom) -> str:
+            if isinstance(a, Symbol):
+                return sources[a].name() if a in sources else a.name
+            assert isinstance(a, Call)
+            x, y = (Relation.text(b, sources) for b in a.args)
+            if a.op in ("min", "max"):
+                return f"{a.op}({x}, {y})"
+            x, y = (t if isinstance(b, int) or symbol_of(b) else f"({t})" for t, b in zip((x, y), a.args))
+            return f"({x} {'//' if a.op == 'floordiv' else '%'} {y})"
+
+        out = to_str(e, atom)
+        whole = isinstance(e, Expr) and len(e.terms) == 1 and list(e.terms.values()) == [1] and out.startswith("(")
+        return out[1:-1] if whole and out.count("(") == 1 else out
 
     def __str__(self) -> str:
-        wanted = symbols(self.lhs, self.rhs)
-        legend = ", ".join(f"{s.name} = {source.name()}" for s, source in self.env if s in wanted)
-        return f"{self.lhs} {self.op} {self.rhs}" + (f" where {legend}" if legend else "")
+        a, b = (Relation.text(e, dict(self.env)) for e in (self.lhs, self.rhs))
+        if not isinstance(self.lhs, Expr) and self.op in ("<", "<="):
+            return f"{b} {self.op.replace('<', '>')} {a}"
+        return f"{a} {self.op} {b}"
 
 
 _DEVICES = ("cpu", "cuda")

@@ -453,6 +453,8 @@ class TensorIntSource(_Step):
 
     def name(self) -> str:
         what, dim = self.key
+        if what == "size":
+            return f"{_wrap(self.base.name())}.shape[{dim}]"
         return f"{_wrap(self.base.name())}.{what}({'' if what == 'storage_offset' else dim})"
 
     def step(self, value: Any) -> Any:

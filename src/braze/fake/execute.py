@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from .. import ir
 from ..errors import Unsupported
 from ..ir import Expr, TensorType, evaluate, map_leaves
+from .questions import number
 from .registry import DataDependent, Rule, may_execute
 
 LIMIT = 64 << 20  # bytes of all the arguments
@@ -34,8 +35,10 @@ def by_execution(op: OpOverload) -> Rule:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         types = [x for x in ir.leaves((args, kwargs)) if isinstance(x, TensorType)]
-        if any(isinstance(n, Expr) for t in types for n in (*t.sizes, *t.strides, t.offset)):
-            raise Unsupported(f"{op} has no shape rule, so its sizes must be static")
+        numbers = [x for x in ir.leaves((args, kwargs)) if isinstance(x, Expr)]
+        for n in (*numbers, *(n for t in types for n in (*t.sizes, *t.strides, t.offset))):
+            if number(n, f"{op} has no shape rule, so its sizes must be static") != n:
+                raise Unsupported(f"{op} has no shape rule, and its sizes stay symbolic")
         if sum(_extent(t) * t.dtype.itemsize for t in types) > LIMIT:
             raise Unsupported(f"{op} has no shape rule, and its arguments are too large to try it on zeros")
         device = next((t.device for t in types if t.device.type != "cpu"), None)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
-from ..ir import Expr, IntLike, contiguous_strides, known_eq, known_le, known_lt, terms_of
+from ..ir import Expr, IntLike, contiguous_strides, known_eq, terms_of
+from .questions import ask
 
 Ints = tuple[IntLike, ...]
 
@@ -21,15 +21,10 @@ _LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # dims of channels_last(_3d), inn
 
 
 def less(a: IntLike, b: IntLike) -> bool:
-    """a < b, decided. Unsupported when the ranges of the symbols leave it open."""
+    """a < b, asked where the ranges of the symbols leave it open."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    x, y = _cancelled(a, b)
-    if known_lt(x, y):
-        return True
-    if known_le(y, x):
-        return False
-    raise Unsupported(f"the order of the symbolic strides {a} and {b} is not known")
+    return ask("<", *_cancelled(a, b), f"the order of the symbolic strides {a} and {b} is not known")
 
 
 def _cancelled(a: IntLike, b: IntLike) -> tuple[IntLike, IntLike]:
@@ -206,12 +201,10 @@ def broadcast(shapes: tuple[Ints, ...]) -> Ints:
                 continue
             if known_eq(m, 1):
                 out[i] = n
-            elif isinstance(n, int) and isinstance(m, int):
+            elif not ask("==", n, m, f"broadcasting sizes {m} and {n}, whose equality is not known"):
                 raise RuntimeError(
                     f"The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {i}"
                 )
-            else:
-                raise Unsupported(f"broadcasting sizes {m} and {n}, whose equality is not known")
     return tuple(out)
 
 
@@ -281,3 +274,11 @@ def _chunked(sizes: Ints, strides: Ints, new: Ints) -> Ints | None:
         if d > 0:
             base, have, used = strides[d - 1], 1, 1
     return tuple(out) if at == -1 else None
+
+
+def forget() -> None:
+    """Drop every remembered result: some depended on answers that hold no longer."""
+    for f in (contiguous, channels_last, is_contiguous, is_channels_last, is_dense, suggests_channels_last, preserved):
+        f.cache_clear()
+    iterate.cache_clear()
+    view_strides.cache_clear()

@@ -11,9 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir import Expr, IntLike, TensorType
+from ..ir.decisions import Decisions
+from . import layout
 from .custom import declared_rule
 from .execute import by_execution
 from .layout import contiguous
+from .questions import Undecided, answered, called, forget_answers
 from .registry import Rule, find_rule
 from .symint import Decide, refuse, to_expr, to_static, to_symint
 from .tensor import FakeTensor, wrap
@@ -87,6 +90,7 @@ _QUERIES: dict[str, Callable[[TensorType], tuple[IntLike, ...]]] = {
     "aten::stride": lambda t: t.strides,
 }
 _DEFAULT_DTYPE = [torch.get_default_dtype()]
+_DEPTH = [0]  # modes that are entered
 
 
 def _plan(op: OpOverload) -> Plan:
@@ -100,7 +104,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ``on_op(op, args, kwargs, out)`` is called after each operator, with :class:`FakeTensor` for every tensor; in-place
     operators give their argument as ``out``. ``lift(real)`` gives the fake for a real tensor that meets the trace;
     without it such a tensor raises Unsupported. ``decide(op, a, b)`` answers what the ranges of symbolic sizes leave
-    open (and records a guard); by default Unsupported. ``executed_rules`` holds the operators that have no rule and
+    open (and records a guard); by default Unsupported. :class:`~braze.ir.decisions.Decisions` also puts what it decided
+    into every type that it meets. ``executed_rules`` holds the operators that have no rule and
     were answered by running them on zeros.
     """
 
@@ -109,6 +114,7 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.on_op = on_op
         self.lift = lift
         self.decide = decide
+        self.decisions = decide if isinstance(decide, Decisions) else None
         self.executed_rules: set[OpOverload] = set()
 
     @classmethod
@@ -118,8 +124,18 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> FakeMode:
         if torch.get_default_dtype() is not _DEFAULT_DTYPE[0]:
             forget()
+        _DEPTH[0] += 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
+        _DEPTH[0] -= 1
+        if not _DEPTH[0] and answered():
+            forget_answers()
+            layout.forget()
+            for plan in _PLANS.values():
+                plan.memo.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = _PLANS.get(func)
@@ -130,6 +146,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not _has_tensors(func):  # profiler marks, questions about dtypes: nothing of the trace
                 return func(*args, **(kwargs or {}))
             plan = _plan(func)
+        if self.decisions is not None and self.decisions.refined:
+            return self._general(plan, args, kwargs)
         key: list[Any] = []
         for a in args:
             t = type(a)
@@ -148,7 +166,7 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         k = tuple(key)
         res = memo.get(k)
         if res is None:
-            res = plan.rule(*[a.val if type(a) is FakeTensor else a for a in args])
+            res = self._rule(plan, [a.val if type(a) is FakeTensor else a for a in args], {})
             if len(memo) > _MEMO_LIMIT:
                 memo.clear()
             memo[k] = res
@@ -172,10 +190,10 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             res = plan.memo.get(key)
         except TypeError:
-            res = plan.rule(*vals, **kvals)
+            res = self._rule(plan, vals, kvals)
         else:
             if res is None:
-                res = plan.memo[key] = plan.rule(*vals, **kvals)
+                res = plan.memo[key] = self._rule(plan, vals, kvals)
         out = self._results(plan, res, args, kwargs)
         if plan.executed:
             self.executed_rules.add(plan.op)
@@ -183,10 +201,23 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.on_op(plan.op, args, kwargs, out)
         return out
 
+    def _rule(self, plan: Plan, vals: Any, kvals: Any) -> Any:
+        try:
+            return plan.rule(*vals, **kvals)
+        except Undecided:
+            if self.decide is refuse:
+                raise
+            return called(plan.rule, vals, kvals, self.decide, self._settled)
+
+    def _settled(self, tree: Any) -> Any:
+        return tree if self.decisions is None else self.decisions.put(tree)
+
     def _fake(self, a: Any) -> Any:
-        """The argument with real tensors lifted."""
+        """The argument with real tensors lifted, and with what was decided."""
         if isinstance(a, torch.Tensor):
             if type(a) is FakeTensor:
+                if self.decisions is not None:
+                    a.val = self.decisions.resolve_type(a.val)
                 return a
             if self.lift is None:
                 what = f"a real tensor ({a.dtype}, {tuple(a.shape)}) met traced ones"
@@ -194,7 +225,9 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.lift(a)
         if type(a) in (list, tuple):
             return [self._fake(x) for x in a]
-        return to_expr(a) if isinstance(a, torch.SymInt) else a
+        if isinstance(a, torch.SymInt):
+            return to_expr(a) if self.decisions is None else self.decisions.resolve(to_expr(a))
+        return a
 
     def _results(self, plan: Plan, res: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         targets = plan.targets

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir import Expr, IntLike, evaluate, floordiv, known_eq, known_le, known_lt, mod, sym_max, sym_min
+from ..ir.decisions import Decisions
 from . import layout
 
 Text = str  # the nodes have a method of that name
@@ -135,7 +136,7 @@ class IntNode:
 
     @property
     def hint(self) -> int:
-        return evaluate(self.expr)
+        return self.decide.value(self.expr) if isinstance(self.decide, Decisions) else evaluate(self.expr)
 
     def is_symbolic(self) -> bool:
         return isinstance(self.expr, Expr)
@@ -172,6 +173,8 @@ class IntNode:
     def guard_int(self, file: Text = "", line: int = 0) -> int:
         """The value itself is needed: the size becomes static."""
         if isinstance(self.expr, Expr):
+            if isinstance(self.decide, Decisions):
+                return self.decide.number(self.expr)
             value = evaluate(self.expr)
             if not self.decide("==", self.expr, value):
                 raise Unsupported(f"the value of {self.expr} is needed")

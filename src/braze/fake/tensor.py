@@ -9,6 +9,7 @@ import torch
 from .. import ir
 from ..errors import Unsupported
 from ..ir import TensorType
+from ..ir.decisions import Decisions
 from .registry import DataDependent
 from .symint import Decide, refuse, to_symint
 
@@ -75,6 +76,8 @@ def wrap(t: TensorType, requires_grad: bool = False, decide: Decide = refuse) ->
             FakeTensor, t.sizes, t.strides, t.offset, None, t.dtype, _strided, t.device, False, requires_grad
         )
     except TypeError:  # an Expr among them
+        if isinstance(decide, Decisions):
+            t = decide.sized(t)
         sizes = [to_symint(n, decide) for n in t.sizes]
         strides = [to_symint(n, decide) for n in t.strides]
         offset = to_symint(t.offset, decide)

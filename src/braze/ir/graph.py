@@ -2,7 +2,8 @@
 
 A :class:`Node` is an input, a constant, or a call of a callable: a torch function or method after capture, an ATen
 ``OpOverload`` after autograd, a ``Prim`` (or an opaque ``OpOverload``) after prims.  Arguments are nested tuples,
-lists, dicts and slices of nodes and Python constants.  A node with several results has a tuple ``val``; its results
+lists, dicts and slices of nodes, Python constants and symbolic integers (:class:`Expr`).  An input may be an integer:
+its ``val`` is a symbol, which has the input's name.  A node with several results has a tuple ``val``; its results
 are taken by ``operator.getitem`` nodes.  Nodes are data: passes build a new graph, they do not edit one in place.
 
 Invariants (``verify``): a node is used only after it is defined, names are unique, every node has a ``val``.
@@ -45,6 +46,7 @@ class Graph:
         self.inputs: list[Node] = []
         self.nodes: list[Node] = []
         self.outputs: Any = ()
+        self.decide: Any = None  # answers questions about symbolic sizes while this graph is compiled (``decisions``)
         self._names: dict[str, int] = {}
 
     def _name(self, base: str) -> str:

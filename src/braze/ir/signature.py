@@ -64,9 +64,10 @@ class MutatedInput:
 
 @dataclass(frozen=True, slots=True)
 class SavedRef:
-    """Where one saved tensor comes from: an input, a result, or an extra output of the forward graph."""
+    """Where one saved value comes from: an input, a result, or an extra output of the forward graph; "size" is an input
+    that is an integer."""
 
-    kind: Literal["input", "result", "extra"]
+    kind: Literal["input", "result", "extra", "size"]
     index: int
 
 
@@ -76,7 +77,8 @@ class Signature:
 
     ``result_grads[k]``: whether result k requires grad. ``watched``: results that share memory with extras, so that a
     result overwritten before the backward must be an error. ``random``: running the program again draws other numbers.
-    ``sizes``: where to read symbolic sizes: (symbol's name, input, dim), given where views or tangents have any.
+    ``sizes``: where to read symbolic sizes: (symbol's name, input, dim), given where views or tangents have any; dim
+    -1: the input is the size.
     """
 
     n_inputs: int

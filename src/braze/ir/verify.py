@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .expr import Expr, symbol_of
 from .graph import Graph, Node, node_args, nodes_in
 
 
@@ -14,6 +15,9 @@ def verify(graph: Graph) -> Graph:
         assert n.name not in names, f"{graph.name}: the name {n.name} is used twice"
         for a in node_args(n):
             assert a in seen, f"{graph.name}: {n.name} reads {a.name} before it is defined"
+        if n.op == "input" and isinstance(n.val, Expr):
+            s = symbol_of(n.val)
+            assert s is not None and s.name == n.name, f"{graph.name}: the size {n.name} has the value {n.val}"
         if n.op == "call":
             assert callable(n.target), f"{graph.name}: {n.name} calls {n.target!r}, which is not callable"
         names.add(n.name)

@@ -162,7 +162,7 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
     def finish(inputs: Tensors, results: Tensors) -> Outputs:
         now = specs
         if symbolic:
-            env = {name: inputs[i].shape[d] for name, i, d in signature.sizes}
+            env = {name: inputs[i] if d < 0 else inputs[i].shape[d] for name, i, d in signature.sizes}
             now = tuple([_at_sizes(s, env) for s in specs])
         outs: list[Any] = []
         for s in now:
@@ -207,7 +207,8 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
     n, m = sig.n_results, sig.n_results + len(sig.mutated)
     quiet = [(x.index, n + k) for k, x in enumerate(sig.mutated) if not x.differentiable]
     dirty = [(x.index, n + k) for k, x in enumerate(sig.mutated) if x.differentiable]
-    checked = [(r.kind == "input", r.index) for r in sig.saved if r.kind != "extra"]
+    checked = [(r.kind == "input", r.index) for r in sig.saved if r.kind in ("input", "result")]
+    sizes = [r.index for r in sig.saved if r.kind == "size"]
     checked += [(False, i) for i in sig.watched]
     constants = [i for i, g in enumerate(sig.result_grads) if not g]
     dynamic = any(isinstance(d, Expr) for t in sig.tangents for d in t.sizes)
@@ -228,6 +229,8 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[inputs[i] if is_input else results[i] for is_input, i in checked])
         ctx.extras = outs[m:]
+        if sizes:
+            ctx.sizes = [inputs[i] for i in sizes]
         if dynamic:
             ctx.shapes = [x.shape for x in results]
         if keep_inputs:  # parameters live anyway; others must not live longer for this
@@ -258,8 +261,10 @@ def _backward_method(backward: Callable[[], Compiled], sig: Signature, again: Co
 
 def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
     """Rebuilds ``[*saved, *tangents]`` from an autograd context and incoming gradients."""
-    checked = iter(range(sum(r.kind != "extra" for r in sig.saved)))
-    order = [(True, r.index) if r.kind == "extra" else (False, next(checked)) for r in sig.saved]
+    checked = iter(range(sum(r.kind in ("input", "result") for r in sig.saved)))
+    tensors = [r for r in sig.saved if r.kind != "size"]
+    order = [(True, r.index) if r.kind == "extra" else (False, next(checked)) for r in tensors]
+    sizes_at = [k for k, r in enumerate(sig.saved) if r.kind == "size"]
     heads = [i for i, g in enumerate(sig.result_grads) if g]
     heads += range(sig.n_results, sig.n_results + sum(m.differentiable for m in sig.mutated))
     wanted = list(zip(heads, sig.tangents))
@@ -275,6 +280,9 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
         if not _keeps_graph():
             ctx.extras = None
         args = list(extras) if only_extras else [extras[i] if e else kept[i] for e, i in order]
+        if sizes_at:
+            for k, n in zip(sizes_at, ctx.sizes):
+                args.insert(k, n)
         for i, t in wanted:
             args.append(_tangent(grads[i], t, ctx, i))
         return args

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from braze.capture.guards import GlobalState
+from braze.capture.sizes import SizePolicy
 from braze.capture.source import argument_count
 from braze.config import Config
 from braze.errors import Unsupported
@@ -36,12 +37,14 @@ def capture_frame(
     compile_graph: CompileGraph,
     config: Config | None = None,
     fullgraph: bool = False,
+    policy: SizePolicy | None = None,
 ) -> Captured | Skip:
     """Trace one frame.
 
     ``args`` are the values of its argument slots; ``compile_graph(graph, types, example_inputs)`` gives the callable
-    over tensors, returning a tuple, that the replacement code calls. Nothing that exists is changed. Raises Unsupported
-    for a break when ``fullgraph``, and what ``compile_graph`` raises; other failures give a Skip.
+    over tensors, returning a tuple, that the replacement code calls; ``policy`` says which sizes are symbolic. Nothing
+    that exists is changed. Raises Unsupported for a break when ``fullgraph``, and what ``compile_graph`` raises; other
+    failures give a Skip.
     """
     if code.co_flags & _GENERATORS:
         return Skip("a generator or coroutine", always=True)
@@ -51,8 +54,8 @@ def capture_frame(
     if state.inference_mode:
         # composite operators stay whole in inference mode; without gradients the graph is the same
         with torch.inference_mode(False), torch.no_grad():
-            return _capture(code, function, args, compile_graph, fullgraph, state)
-    return _capture(code, function, args, compile_graph, fullgraph, state)
+            return _capture(code, function, args, compile_graph, fullgraph, state, policy)
+    return _capture(code, function, args, compile_graph, fullgraph, state, policy)
 
 
 def _capture(
@@ -62,8 +65,10 @@ def _capture(
     compile_graph: CompileGraph,
     fullgraph: bool,
     state: GlobalState,
+    policy: SizePolicy | None,
 ) -> Captured | Skip:
-    plan = Plan()
+    plan = Plan(policy=policy or SizePolicy())
+    plan.policy.begin()
     with paused_gc():
         t = _Pass(code, function, args, plan, state)
         t.run()
@@ -94,7 +99,7 @@ class _Pass:
         """Trace to the return, to the planned break, or to a new one (``error``)."""
         vm = self.vm
         try:
-            with FakeMode(lift=fake_like):
+            with FakeMode(lift=fake_like, decide=vm.sizes):
                 self.value = self.frame.run_call()
         except StopHere:
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -27,6 +28,7 @@ from braze.capture.guards import (
     TypeIs,
 )
 from braze.capture.source import ConstSource, Source
+from braze.ir import Expr, IntLike
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented))
 _BY_VALUE = (*_ATOMS, torch.device, range, slice, frozenset)
@@ -126,8 +128,15 @@ class Guards:
     def empty(self, source: Source) -> None:
         self.set.add(Truth(source, False))
 
-    def tensor(self, source: Source, raw: torch.Tensor) -> None:
-        self.set.add(TensorMatch(source, TensorSpec.of(raw)))
+    def tensor(
+        self, source: Source, raw: torch.Tensor, sizes: tuple[IntLike, ...], strides: tuple[IntLike, ...]
+    ) -> None:
+        """The tensor's metadata; symbolic sizes and strides are left to the guards of their symbols."""
+        spec = TensorSpec.of(raw)
+        if any(isinstance(n, Expr) for n in sizes):
+            fixed = tuple(None if isinstance(n, Expr) else n for n in sizes)
+            spec = replace(spec, sizes=fixed, strides=tuple(None if isinstance(n, Expr) else n for n in strides))
+        self.set.add(TensorMatch(source, spec))
 
     def same(self, a: Source, b: Source) -> None:
         if a is not b:

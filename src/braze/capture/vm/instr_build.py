@@ -12,6 +12,7 @@ from .values.base import NONE, Const, Value, boolean
 from .values.functions import MadeFunction
 from .values.mappings import DictValue, SetValue
 from .values.sequences import ListValue, SliceValue, TupleValue
+from .values.symbolic import joined
 
 BINARY = "+ & // << @ * % | ** >> - / ^ += &= //= <<= @= *= %= |= **= >>= -= /= ^=".split()
 _COMPARE_SHIFT = 5 if sys.version_info >= (3, 13) else 4 if sys.version_info >= (3, 12) else 0
@@ -108,7 +109,7 @@ def build_const_key_map(f: Frame, o: Op) -> None:
 
 @op("BUILD_STRING")
 def build_string(f: Frame, o: Op) -> None:
-    f.stack.append(Const("".join(x.as_const(f.vm) for x in f.pop_n(o.arg))))
+    f.stack.append(joined(f.vm, f.pop_n(o.arg)))
 
 
 @op("BUILD_SLICE")

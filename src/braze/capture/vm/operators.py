@@ -12,11 +12,13 @@ import torch
 from .attributes import find
 from .registry import handler_of
 from .signals import NotConst, unsupported
+from .values import symbolic
 from .values.base import Const, Derived, Value, boolean
 from .values.functions import MethodValue
 from .values.mappings import DictValue, DictView, SetValue
 from .values.objects import ObjectValue
 from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .values.symbolic import varies
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value:
         except NotConst:
             if isinstance(a, TensorValue) and not isinstance(b, ObjectValue):
                 unsupported(f"{op} of a tensor and a {b.pytype(vm).__name__}")
+    elif (varies(a) or varies(b)) and (made := symbolic.binary(vm, op, a, b)) is not None:
+        return made
     elif a.is_const() and b.is_const():
         if isinstance(a, Const) and isinstance(b, Const) and not (a.guarded and b.guarded) and op in _TOTAL:
             if type(a.raw) in _NUMBERS and type(b.raw) in _NUMBERS:
@@ -132,6 +136,8 @@ def _try(vm: Tracer, method: str, x: Value, y: Value) -> Value | None:
 def unary(vm: Tracer, op: str, a: Value) -> Value:
     if isinstance(a, TensorValue):
         return vm.record(_UNARY[op], [a], {})
+    if isinstance(a, symbolic.SymValue):
+        return symbolic.unary(vm, op, a)
     if a.is_const():
         return vm.fold(_UNARY[op], [a])
     if find(vm, a.pytype(vm), _UNARY_NAMES[op]) is None:
@@ -240,6 +246,10 @@ def compare(vm: Tracer, op: str, a: Value, b: Value) -> Value:
             if op in ("==", "!="):
                 return boolean(op == "!=")
             unsupported(f"{op} of a tensor and a {b.pytype(vm).__name__}")
+    if isinstance(a, symbolic.SymValue) or isinstance(b, symbolic.SymValue):
+        decided = symbolic.compare(vm, op, a, b)
+        if decided is not None:
+            return decided
     if isinstance(a, Const) and isinstance(b, Const):
         return vm.fold(COMPARE[op], [a, b])
     if isinstance(a, MethodValue) and isinstance(b, MethodValue) and op in ("==", "!="):

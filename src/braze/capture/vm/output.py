@@ -12,7 +12,9 @@ from braze.capture.bytecode import VERSION, Label
 from braze.capture.emit import INPUTS, Emitter
 from braze.capture.guards import GuardSet
 from braze.capture.source import Source
+from braze.events import SizeNote
 from braze.ir import Graph, Loc, TensorType
+from braze.ir.decisions import settle
 
 from .decode import Op
 from .frame import Frame
@@ -52,6 +54,7 @@ class Captured:
     code: CodeType
     breaks: list[tuple[str, Loc | None]] = field(default_factory=list)
     hint: str = ""  # what would avoid the break
+    sizes: list[SizeNote] = field(default_factory=list)
 
 
 @dataclass
@@ -104,6 +107,8 @@ class _Writer:
     def call_graph(self, compile_graph: CompileGraph) -> None:
         """Emit the call of the compiled graph."""
         vm, e, rb = self.vm, self.e, self.rb
+        settle(vm.graph, vm.sizes)
+        vm.graph.decide = vm.sizes
         types = [n.val for n in vm.graph.inputs]
         compiled = compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
         e.callee_const(compiled)
@@ -116,7 +121,11 @@ class _Writer:
             e.pop()
 
     def finish(self) -> CodeType:
-        """The code object. Cuts the inputs out of the reads where the code reads more than the inputs."""
+        """The code object, and the guards of what was taken for granted about sizes. Cuts the inputs out of the reads
+        where the code reads more than the inputs."""
+        self.vm.sizes.closed = True
+        for guard in self.vm.sizes.guards():
+            self.vm.guards.set.add(guard)
         n = len(self.vm.inputs)
         if hasattr(self, "_cut") and len(self.rb.reads) > n:
             side = Emitter.replacing(self.code, prologue=False)
@@ -139,7 +148,8 @@ def finish_return(vm: Tracer, code: CodeType, value: Value, compile_graph: Compi
     w.begin([value], compile_graph)
     w.rb.push(value)
     w.e.return_value()
-    return Captured(vm.graph, w.rb.reads, vm.guards.set, w.finish())
+    code = w.finish()
+    return Captured(vm.graph, w.rb.reads, vm.guards.set, code, sizes=vm.sizes.describe())
 
 
 # ---- breaks
@@ -406,4 +416,5 @@ def finish_break(
     w = _BreakWriter(vm, code, frame)
     w.check()
     replacement = w.write(compile_graph)
-    return Captured(vm.graph, w.rb.reads, vm.guards.set, replacement, [(reason.what, reason.loc)], reason.hint)
+    breaks, sizes = [(reason.what, reason.loc)], vm.sizes.describe()
+    return Captured(vm.graph, w.rb.reads, vm.guards.set, replacement, breaks, reason.hint, sizes)

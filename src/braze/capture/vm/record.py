@@ -9,6 +9,7 @@ import torch
 from braze.errors import Unsupported
 from braze.fake import DataDependent, FakeTensor, fake_from, type_of
 from braze.fake import fake_like as fake_like_real
+from braze.fake.symint import to_symint
 from braze.ir import Node
 
 from .calls import name_of
@@ -17,6 +18,7 @@ from .values.base import NONE, Const, Value
 from .values.mappings import DictValue, raw_key
 from .values.objects import ObjectValue
 from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .values.symbolic import SymValue
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
     """(argument in the graph, argument on fakes). NotConst for objects that a graph cannot hold."""
     if isinstance(v, TensorValue):
         return v.node(vm), v.fake(vm)
+    if isinstance(v, SymValue):
+        e = v.expr(vm)
+        return e, to_symint(e, vm.sizes)
     if isinstance(v, Const):
         raw = v.as_const(vm)
         return raw, raw
@@ -135,8 +140,12 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
         fake = fake_like_real(raw)
     except Unsupported as e:
         raise Break(e.what, e.hint) from None
-    vm.guards.tensor(source, raw)
     t = type_of(fake)
+    sizes, strides = vm.sizes.tensor(source, raw)
+    vm.guards.tensor(source, raw, sizes, strides)
+    if sizes != t.sizes:
+        t = t.with_(sizes=sizes, strides=strides)
+        fake = fake_from(t, isinstance(raw, torch.nn.Parameter), vm.sizes)
     v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
     vm.by_fake[id(fake)] = v
     vm.inputs.append(v)

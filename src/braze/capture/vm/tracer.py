@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch.nn.modules.module as nn_module
 
 from braze.capture.guards import GlobalState
+from braze.capture.sizes import FrameSizes, SizeInput, SizePolicy
 from braze.capture.source import FrameSources, Source
-from braze.ir import Graph, Loc
+from braze.ir import Expr, Graph, Loc, TensorType
 
 from . import attributes, calls, exceptions, handlers, instr_build, instr_control, instr_load, operators, protocols
 from . import record as recording
@@ -38,6 +39,7 @@ class Plan:
     stop_step: int = -1  # the outer frame's instruction count at which to stop
     reason: Break | None = None
     raised_at: int = -1
+    policy: SizePolicy = field(default_factory=SizePolicy)
 
 
 _LIBRARY = ("torch/", "braze/")
@@ -54,7 +56,8 @@ class Tracer:
         self.guards = Guards(state)
         self.guards.set.here = self.loc
         self.graph = Graph()
-        self.inputs: list[TensorValue] = []
+        self.inputs: list[TensorValue | SizeInput] = []
+        self.sizes = FrameSizes(plan.policy, self.graph, self.inputs, self.loc)
         self.effects = Effects()
         self.modes = Modes()
         self.frames: list[Frame] = []
@@ -178,9 +181,10 @@ class Tracer:
 
     def guard_mutated_inputs(self) -> None:
         """Where an input is written in place, no other input may be the same tensor."""
-        mutated = {str(v.node(self).val.with_(requires_grad=False)) for v in self.inputs if v.fake(self)._version}
+        tensors = [v for v in self.inputs if isinstance(v, TensorValue)]
+        mutated = [v.node(self).val for v in tensors if v.fake(self)._version]
         if mutated:
-            alike = [v for v in self.inputs if str(v.node(self).val.with_(requires_grad=False)) in mutated]
+            alike = [v for v in tensors if any(_may_be_one(v.node(self).val, t) for t in mutated)]
             self.guards.distinct([v.source for v in alike if v.source is not None])
 
     def guard_written_objects(self) -> None:
@@ -209,6 +213,14 @@ class Tracer:
             if f.code.user:
                 return _loc(f)
         return _loc(self.frames[0]) if self.frames else None
+
+
+def _may_be_one(a: TensorType, b: TensorType) -> bool:
+    """Whether one tensor may meet the guards of both."""
+    if (a.dtype, a.device, a.rank) != (b.dtype, b.device, b.rank):
+        return False
+    pairs = zip((*a.sizes, *a.strides), (*b.sizes, *b.strides))
+    return all(isinstance(m, Expr) or isinstance(n, Expr) or m == n for m, n in pairs)
 
 
 def _loc(f: Frame) -> Loc:

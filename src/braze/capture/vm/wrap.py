@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from braze.capture.source import ConstSource
+from braze.fake.symint import to_expr
 
 from .attributes import find
 from .guarding import Frozen
@@ -39,6 +40,7 @@ from .values.modules import ModuleValue
 from .values.objects import ExceptionValue, ObjectValue
 from .values.sequences import DequeValue, ListValue, SliceValue, TupleValue
 from .values.statics import BuiltinValue, ClassValue, FunctionValue, PyModule
+from .values.symbolic import SymValue, value_of
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ def wrap(vm: Tracer, raw: Any, source: Source | None, keep: bool = False) -> Val
     if t in _IMMUTABLE:
         if source is None and (raw is None or t is bool):
             return _SINGLETONS[raw]
+        if t is int and vm.sizes.varies(source, raw):
+            return SymValue(None, raw, source)
         return Const(raw, source)
     if source is not None or keep:
         known = vm.by_id.get(id(raw))
@@ -73,6 +77,14 @@ def wrap(vm: Tracer, raw: Any, source: Source | None, keep: bool = False) -> Val
     if (source is not None or keep) and not isinstance(v, Const):
         vm.remember_value(raw, v)
     return v
+
+
+def _symint(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    return value_of(vm, to_expr(raw))
+
+
+def _symbool(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    return TRUE if raw else FALSE
 
 
 def _const(vm: Tracer, raw: Any, source: Source | None) -> Value:
@@ -298,6 +310,8 @@ WRAPPERS: dict[type, Wrapper] = {
     staticmethod: _wrapper,
     classmethod: _wrapper,
     property: _wrapper,
+    torch.SymInt: _symint,
+    torch.SymBool: _symbool,
     torch.Tensor: _tensor,
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,

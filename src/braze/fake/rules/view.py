@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir import Expr, IntLike, TensorType, known_eq, product, sym_max, sym_min
+from ...ir import IntLike, TensorType, known_eq, product, sym_max, sym_min
 from ..layout import contiguous, view_strides
 from ..promote import to_complex, to_real
+from ..questions import ask, number
 from ..registry import rule
 from ..result import dim_of, dims_of, fresh, view_of
 
@@ -25,13 +26,12 @@ def infer_sizes(shape: Sequence[IntLike], numel: IntLike) -> tuple[IntLike, ...]
     holes = [i for i, n in enumerate(shape) if isinstance(n, int) and n == -1]
     if not holes:
         want = product(shape)
-        if isinstance(want, int) and isinstance(numel, int) and want != numel:
+        if not ask("==", want, numel):
             raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
         return tuple(shape)
     known = product([n for i, n in enumerate(shape) if i != holes[0]])
-    if isinstance(known, int) and isinstance(numel, int):
-        if len(holes) > 1 or known == 0 or numel % known:
-            raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
+    if len(holes) > 1 or known == 0 or not ask("==", numel % known, 0):
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
     return tuple(numel // known if i == holes[0] else n for i, n in enumerate(shape))
 
 
@@ -143,6 +143,8 @@ def expand(x: TensorType, shape: Sequence[IntLike], *, implicit: bool = False) -
             sizes[i] = old
         elif not known_eq(sizes[i], old):
             if not known_eq(old, 1):
+                if ask("==", sizes[i], old):
+                    continue
                 raise RuntimeError(
                     f"The expanded size of the tensor ({sizes[i]}) must match the existing size ({old}) at "
                     f"non-singleton dimension {i}.  Target sizes: {list(shape)}.  Tensor sizes: {list(x.sizes)}"
@@ -169,12 +171,15 @@ def slice_bounds(n: IntLike, start: Any, end: Any) -> tuple[IntLike, IntLike]:
             return max(0, min(v + n if v < 0 else v, n))
         if isinstance(v, int) and v >= 1 << 62:
             return n
-        v = v + n if isinstance(v, int) and v < 0 else v
-        return sym_max(0, sym_min(v, n))
+        if ask("<", v, 0):
+            v = v + n
+            if ask("<", v, 0):
+                return 0
+        return v if ask("<=", v, n) else n
 
     first = place(0 if start is None else start)
     last = place(n if end is None else end)
-    return first, sym_max(first, last)
+    return first, last if ask("<=", first, last) else first
 
 
 @rule("select.int")
@@ -183,9 +188,9 @@ def select(x: TensorType, dim: int, index: IntLike) -> TensorType:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     d = dim_of(dim, x.rank)
     n = x.sizes[d]
-    if isinstance(index, int) and isinstance(n, int) and not -n <= index < n:
+    at = index + n if ask("<", index, 0) else index
+    if ask("<", at, 0) or ask("<=", n, at):
         raise IndexError(f"select(): index {index} out of range for tensor of size {list(x.sizes)} at dimension {d}")
-    at = index + n if isinstance(index, int) and index < 0 else index
     sizes, strides = x.sizes[:d] + x.sizes[d + 1 :], x.strides[:d] + x.strides[d + 1 :]
     return view_of(x, sizes, strides, x.offset + at * x.strides[d])
 
@@ -220,9 +225,8 @@ def _pieces(x: TensorType, lengths: Sequence[IntLike], dim: int) -> list[TensorT
 def split(x: TensorType, length: IntLike, dim: int = 0) -> list[TensorType]:
     d = dim_of(dim, x.rank)
     n = x.sizes[d]
-    count = (n + length - 1) // length if not known_eq(length, 0) else 1
-    if isinstance(count, Expr):
-        raise ValueError(f"the number of pieces of split({length}) of size {n} is not static")
+    what = f"the number of pieces of split({length}) of size {n} is not static"
+    count = number((n + length - 1) // length, what) if not known_eq(length, 0) else 1
     count = max(count, 1)
     return _pieces(x, [length] * (count - 1) + [n - length * (count - 1)], d)
 
@@ -231,7 +235,7 @@ def split(x: TensorType, length: IntLike, dim: int = 0) -> list[TensorType]:
 def split_with_sizes(x: TensorType, lengths: Sequence[IntLike], dim: int = 0) -> list[TensorType]:
     d = dim_of(dim, x.rank)
     total: IntLike = sum(lengths)
-    if isinstance(total, int) and isinstance(x.sizes[d], int) and total != x.sizes[d]:
+    if not ask("==", total, x.sizes[d]):
         raise RuntimeError(f"split_with_sizes expects split_sizes to sum exactly to {x.sizes[d]}, got {list(lengths)}")
     return _pieces(x, lengths, d)
 
@@ -244,9 +248,7 @@ def chunk(x: TensorType, chunks: int, dim: int = 0) -> list[TensorType]:
 
 @rule("unbind.int")
 def unbind(x: TensorType, dim: int = 0) -> list[TensorType]:
-    n = x.sizes[dim_of(dim, x.rank)]
-    if isinstance(n, Expr):
-        raise ValueError(f"unbind of a dim of symbolic size {n}")
+    n = number(x.sizes[dim_of(dim, x.rank)], "unbind of a dim of symbolic size")
     return [select(x, dim, i) for i in range(n)]
 
 

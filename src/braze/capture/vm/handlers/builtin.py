@@ -15,6 +15,7 @@ from ..operators import COMPARE, FUNCTIONS
 from ..protocols import identical
 from ..registry import BREAKS, HANDLERS, handles, pure, simple
 from ..signals import NotConst, Raised, unsupported
+from ..values import symbolic
 from ..values.base import NONE, Const, Value, boolean
 from ..values.functions import SuperValue
 from ..values.iterators import CallIterator, ItemsIterator, LazyIterator, RangeIterator
@@ -22,12 +23,13 @@ from ..values.mappings import DictValue, DictView, SetValue
 from ..values.objects import ExceptionValue, ObjectValue
 from ..values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from ..values.statics import ClassValue
+from ..values.symbolic import SymValue
 from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
-pure(abs, divmod, hash, ord, chr, hex, oct, bin, ascii, round, complex, bytes, format)
+pure(abs, hash, ord, chr, hex, oct, bin, ascii, round, complex, bytes, format)
 pure(*(f for f in vars(math).values() if callable(f)))
 for _f in vars(operator).values():
     if callable(_f) and not isinstance(_f, type) and getattr(_f, "__module__", "") == "_operator":
@@ -51,7 +53,7 @@ BREAKS.update(
 
 @simple(len)
 def len_(vm: Tracer, v: Value) -> Value:
-    return Const(v.length(vm))
+    return v.first_size(vm) if isinstance(v, TensorValue) else Const(v.length(vm))
 
 
 @simple(isinstance)
@@ -329,6 +331,8 @@ def _extreme(name: str, op: str) -> Any:
                 return kwargs["default"]
             old = sys.version_info < (3, 12)
             vm.raise_(ValueError, f"{name}() {'arg is an empty sequence' if old else 'iterable argument is empty'}")
+        if plain and (made := symbolic.extreme(vm, name, items)) is not None:
+            return made
         best, best_key = items[0], items[0] if plain else key.call(vm, [items[0]], {})
         for x in items[1:]:
             k = x if plain else key.call(vm, [x], {})
@@ -345,6 +349,26 @@ HANDLERS[min] = _extreme("min", "<")
 HANDLERS[max] = _extreme("max", ">")
 
 
+@handles(math.prod)
+def prod(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items = vm.unpack(args[0]) if len(args) == 1 and not kwargs else []
+    if any(isinstance(x, SymValue) for x in items):
+        return symbolic.product(vm, items)
+    return vm.fold(math.prod, args, kwargs)
+
+
+@handles(torch.Size.numel)
+def size_numel(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return symbolic.product(vm, vm.unpack(args[0]))
+
+
+@handles(divmod)
+def divmod_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 2 and any(isinstance(x, SymValue) for x in args):
+        return TupleValue([vm.binary("//", *args), vm.binary("%", *args)])
+    return vm.fold(divmod, args, kwargs)
+
+
 # ---- conversions
 
 
@@ -359,6 +383,8 @@ def _number(cls: type, method: str) -> Any:
             unsupported(
                 f"{cls.__name__}() of a tensor", "keep it a tensor, or convert outside of the compiled function"
             )
+        if cls is int and len(args) == 1 and isinstance(args[0], SymValue):
+            return symbolic.value_of(vm, args[0].expr(vm))
         if args and not args[0].is_const() and find(vm, args[0].pytype(vm), method) is not None:
             return vm.call_special(args[0], method, [])
         return vm.fold(cls, args, kwargs)
@@ -383,6 +409,8 @@ def repr_(vm: Tracer, v: Value) -> Value:
 def convert_value(vm: Tracer, v: Value, how: int) -> Value:
     """``str`` (1), ``repr`` (2) or ``ascii`` (3) of a value."""
     function = {1: str, 2: repr, 3: ascii}[how]
+    if isinstance(v, SymValue):
+        return symbolic.formatted(vm, v, "")
     try:
         return vm.fold(function, [v])
     except NotConst:
@@ -420,6 +448,9 @@ def format_value(vm: Tracer, v: Value, how: int, spec: Value | None) -> Value:
     own = find(vm, v.pytype(vm), "__format__")
     if own is not None and isinstance(own.raw, FunctionType):
         return vm.call_special(v, "__format__", [Const(text)])
+    if symbolic.varies(v):
+        assert isinstance(v, Const)
+        return symbolic.formatted(vm, v, text)
     try:
         return vm.fold(lambda x: format(x, text), [v])
     except NotConst:
@@ -484,6 +515,8 @@ def pow_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def abs_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], TensorValue):
         return vm.record(torch.abs, args, kwargs)
+    if isinstance(args[0], SymValue):
+        return symbolic.absolute(vm, args[0])
     return vm.fold(abs, args) if args[0].is_const() else vm.call_special(args[0], "__abs__", [])
 
 

@@ -141,7 +141,8 @@ def is_tensor(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(torch.Tensor.__len__)
 def tensor_len(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Const(args[0].length(vm))
+    assert isinstance(args[0], TensorValue)
+    return args[0].first_size(vm)
 
 
 @handles(torch.Tensor.__iter__)

@@ -73,11 +73,15 @@ class TensorValue(Value):
     def set_item(self, vm: Tracer, key: Value, value: Value) -> None:
         vm.record(torch.Tensor.__setitem__, [self, key, value], {})
 
-    def length(self, vm: Tracer) -> int:
+    def first_size(self, vm: Tracer) -> Value:
+        """``len(tensor)``."""
         shape = self.fake(vm).shape
         if not shape:
             vm.raise_(TypeError, "len() of a 0-d tensor")
-        return int(shape[0])
+        return vm.wrap(shape[0], None)
+
+    def length(self, vm: Tracer) -> int:
+        return int(self.first_size(vm).as_const(vm))
 
     def contains(self, vm: Tracer, item: Value) -> bool:
         return vm.record(torch.Tensor.__contains__, [self, item], {}).truth(vm)

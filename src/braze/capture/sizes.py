@@ -1,0 +1,213 @@
+"""Symbolic sizes of one frame: which there are, where compiled code reads them, and what was decided about them.
+
+A size or a Python int is a fixed number at first.  :class:`SizePolicy` remembers what each one was in earlier captures
+of the frame and makes those symbolic that have changed (``dynamic=None``), all sizes (True) or none (False); marks on
+the tensor go before.  :class:`FrameSizes` holds the symbols of one capture and turns decisions into guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from braze.errors import Unsupported
+from braze.events import SizeNote
+from braze.ir import Expr, Graph, IntLike, Loc, symbols
+from braze.ir.decisions import Decisions
+from braze.ir.expr import INF, symbol
+
+from .guards import IntRange, Relation
+from .markers import Mark, marks_of
+from .source import ConstSource, Source
+
+_LIMIT = 2**62  # integers beyond are left to Python
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of one size: symbolic in a range, or a number for a ``reason``."""
+
+    symbolic: bool
+    reason: str = ""
+    low: int = 2
+    high: int = INF
+    strict: bool = False
+
+
+@dataclass
+class SizePolicy:
+    """Which sizes and integers of a frame are symbolic. One for a code object and its root objects; ``begin`` before
+    each capture, so that its passes agree."""
+
+    dynamic: bool | None = None
+    seen: dict[str, Any] = field(default_factory=dict)  # by source: sizes or int, None where it has changed
+    _now: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        self._now = {}
+
+    def sizes(self, name: str, t: torch.Tensor) -> tuple[Choice, ...]:
+        """The choice for each dim of a tensor."""
+        made: tuple[Choice, ...] | None = self._now.get(name)
+        if made is None or len(made) != t.dim():
+            changed = self._changed(name, tuple(t.shape))
+            marks = marks_of(t)
+            made = tuple(self._choose(t, d, n, d in changed, marks.get(d)) for d, n in enumerate(t.shape))
+            self._now[name] = made
+        return made
+
+    def integer(self, name: str, value: int) -> bool:
+        """Whether a Python int is symbolic."""
+        if self.dynamic is False or abs(value) >= _LIMIT:
+            return False
+        made: bool | None = self._now.get(name)
+        if made is None:
+            made = self._now[name] = bool(self._changed(name, (value,)))
+        return made
+
+    def _changed(self, name: str, now: tuple[int, ...]) -> set[int]:
+        before = self.seen.get(name)
+        if before is None or len(before) != len(now):
+            before = now
+        after = self.seen[name] = tuple(a if a == b else None for a, b in zip(before, now))
+        return {d for d, n in enumerate(after) if n is None}
+
+    def _choose(self, t: torch.Tensor, d: int, n: int, changed: bool, mark: Mark | None) -> Choice:
+        if mark is not None and not mark.dynamic:
+            return Choice(False, "marked static")
+        if mark is None:
+            if isinstance(t, torch.nn.Parameter):
+                return Choice(False)
+            if self.dynamic is False:
+                return Choice(False, "dynamic=False" if changed else "")
+            if not changed and not self.dynamic:
+                return Choice(False)
+            mark = Mark(True)
+        if n < 2:
+            return Choice(False, "sizes 0 and 1 are specialised", strict=mark.strict)
+        low, high = max(mark.low or 2, 2), INF if mark.high is None else mark.high
+        if not low <= n <= high:
+            return Choice(False, f"{n} is outside of the range [{low}, {high}] it was marked with", strict=mark.strict)
+        return Choice(True, "", low, high, mark.strict)
+
+
+@dataclass(frozen=True, eq=False)
+class SizeInput:
+    """An integer that the graph takes: where it is read, and its value at the call at hand."""
+
+    source: Source
+    raw: int
+
+
+class FrameSizes(Decisions):
+    """The symbols of one capture, in the order of ``inputs`` (shared with the tensors that the graph takes)."""
+
+    def __init__(self, policy: SizePolicy, graph: Graph, inputs: list[Any], locate: Callable[[], Loc | None]) -> None:
+        super().__init__(locate)
+        self.policy, self.graph, self.inputs = policy, graph, inputs
+        self.sources: dict[str, Source] = {}
+        self.notes: list[SizeNote] = []
+        self.strict: set[str] = set()
+        self._symbols: dict[Source, Expr] = {}
+        self._layout: list[tuple[Source, Expr]] = []  # strides that follow from sizes
+        self._varies: dict[Source, bool] = {}
+
+    def varies(self, source: Source | None, value: int) -> bool:
+        """Whether the Python int at a source is symbolic."""
+        if source is None or isinstance(source.root, ConstSource):
+            return False
+        made = self._varies.get(source)
+        if made is None:
+            made = self._varies[source] = self.policy.integer(source.name(), value)
+        return made
+
+    def symbol(self, source: Source, value: int, low: int, high: int, base: str = "s") -> Expr:
+        """The symbol of the integer at a source, which becomes an input of the graph."""
+        found = self._symbols.get(source)
+        if found is None:
+            node = self.graph.input(f"{base}{len(self._symbols)}", None)
+            found = node.val = self._symbols[source] = self.new(node.name, value, low, high)
+            self.sources[node.name] = source
+            self.inputs.append(SizeInput(source, value))
+        return found
+
+    def integer(self, source: Source, value: int) -> Expr:
+        return self.symbol(source, value, -_LIMIT, _LIMIT, "n")
+
+    def tensor(self, source: Source, t: torch.Tensor) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]]:
+        """Sizes and strides of an input, with symbols where its sizes may vary."""
+        sizes: list[IntLike] = list(t.shape)
+        for d, choice in enumerate(self.policy.sizes(source.name(), t)):
+            if choice.symbolic:
+                sizes[d] = self.symbol(source.size(d), t.shape[d], choice.low, choice.high)
+                if choice.strict:
+                    self.strict.add(str(sizes[d]))
+            elif choice.strict:
+                raise Unsupported(f"{source.size(d).name()} was marked dynamic (strict), but {choice.reason}")
+            elif choice.reason:
+                self.notes.append(SizeNote(source.size(d).name(), str(t.shape[d]), choice.reason))
+        strides = follow(sizes, t.shape, t.stride())
+        for d, n in enumerate(strides):
+            if isinstance(n, Expr):
+                self._layout.append((source.stride(d), n))
+        return tuple(sizes), tuple(strides)
+
+    # -- what it takes for granted
+
+    def guards(self) -> list[Any]:
+        """The guards of everything taken for granted. Raises Unsupported where a strict mark is not kept."""
+        for name in self.strict:
+            now = self._is.get(name)
+            if isinstance(now, int):
+                where = next((str(d.loc) for d in self.taken if str(d.lhs) == name and d.op == "=="), "")
+                what = f"{self.sources[name].name()} was marked dynamic (strict), but the program needs it to be {now}"
+                raise Unsupported(what, where)
+        out: list[Any] = []
+        for source, s in self._symbols.items():
+            low, high = (next(iter(symbols(s)))).lo, (next(iter(symbols(s)))).hi
+            out.append(IntRange(source, low, high))
+        for k, (source, n) in enumerate(self._layout):
+            own = symbol(f"stride{k}")
+            (stride,) = symbols(own)
+            out.append(Relation("==", own, n, ((stride, source), *self._env(n))))
+        for d in self.taken:
+            out.append(Relation(d.op, d.lhs, d.rhs, self._env(d.lhs, d.rhs)))
+        return out
+
+    def _env(self, *exprs: IntLike) -> tuple[Any, ...]:
+        return tuple((s, self.sources[s.name]) for s in sorted(symbols(*exprs), key=lambda s: s.name))
+
+    def describe(self) -> list[SizeNote]:
+        """What each symbol is, for reports."""
+        out = list(self.notes)
+        for name, source in self.sources.items():
+            now = self._is.get(name)
+            if now is None or isinstance(now, Expr) and str(now) == name:
+                (s,) = symbols(self._symbols[source] if now is None else now)
+                text = "any" if s.lo <= -_LIMIT else f"at least {s.lo}"
+                if s.hi < _LIMIT:
+                    text = f"at most {s.hi}" if s.lo <= -_LIMIT else f"{s.lo} to {s.hi}"
+                out.append(SizeNote(source.name(), name, text))
+                continue
+            d = next((d for d in self.taken if str(d.lhs) == name and d.op == "=="), None)
+            value = Relation.text(now, dict(self._env(now)))
+            where = f", which {d.loc} asks for" if d is not None and d.loc is not None else ""
+            out.append(SizeNote(source.name(), str(value), f"{'fixed' if isinstance(now, int) else 'equal'}{where}"))
+        return out
+
+
+def follow(sizes: list[IntLike], shape: tuple[int, ...], strides: tuple[int, ...]) -> list[IntLike]:
+    """Strides in terms of symbolic sizes: a dim's stride is a smaller dim's stride times that one's size where the
+    numbers say so, and a fixed number where they do not."""
+    out: list[IntLike] = list(strides)
+    if not any(isinstance(n, Expr) for n in sizes):
+        return out
+    ends: dict[int, IntLike] = {}  # where dims end -> as an expression
+    for d in sorted(range(len(sizes)), key=lambda d: (strides[d], shape[d] != 1, -d)):
+        out[d] = ends.get(strides[d], strides[d])
+        if strides[d] and (shape[d] != 1 or strides[d] not in ends):
+            ends[strides[d] * shape[d]] = out[d] * sizes[d]
+    return out
