@@ -19,9 +19,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     no_gpu = pytest.mark.skip(reason="no CUDA device")
     slow = pytest.mark.skip(reason="slow; use --runslow")
     for item in items:
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
-        if "slow" in item.keywords and not config.getoption("--runslow"):
+        if item.get_closest_marker("slow") and not config.getoption("--runslow"):
             item.add_marker(slow)
 
 

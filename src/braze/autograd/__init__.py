@@ -26,8 +26,9 @@ Invariants (``verify_joint``, ``verify_aot``): nothing in a graph mutates; every
 dtype; outputs share no memory that eager's do not share; the forward depends on no tangent.
 """
 
+from .channels import channels_last
 from .check import verify_aot, verify_joint
 from .joint import Joint, trace_joint
 from .partition import AotGraphs, partition
 
-__all__ = ["AotGraphs", "Joint", "partition", "trace_joint", "verify_aot", "verify_joint"]
+__all__ = ["AotGraphs", "Joint", "channels_last", "partition", "trace_joint", "verify_aot", "verify_joint"]

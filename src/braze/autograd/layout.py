@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cmp_to_key
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from ..errors import Unsupported
 from ..fake.layout import is_dense, less, view_strides
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from .record import Recorder
 
 aten = torch.ops.aten
+
+
+class Emits(Protocol):
+    """What records calls: the tracer, or a pass."""
+
+    def call(self, op: OpOverload, /, *args: Any, **kwargs: Any) -> Node: ...
 
 
 def same_strides(sizes: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
@@ -35,7 +42,7 @@ def conform(rec: Recorder, node: Node, want: TensorType, old: Node | None) -> No
     return node
 
 
-def relayout(rec: Recorder, node: Node, want: TensorType, old: Node) -> Node:
+def relayout(rec: Emits, node: Node, want: TensorType, old: Node) -> Node:
     """A copy of ``node`` with the strides of ``want``. ``old`` lends its memory's shape where that has gaps."""
     sizes, strides = want.sizes, want.strides
     if same_strides(sizes, strides, contiguous_strides(sizes)):

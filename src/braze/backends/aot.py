@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from braze.autograd import partition, trace_joint, verify_aot, verify_joint
+from braze.autograd import Joint, partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
 from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
@@ -18,15 +18,21 @@ from .registry import Compiled, Request, built_in
 CompileSide = Callable[[Graph, Request, str], Callable[..., Any]]
 
 
-def compile_joint(request: Request, compile_side: CompileSide) -> Compiled:
+def compile_joint(
+    request: Request, compile_side: CompileSide, arrange: Callable[[Joint], Joint] | None = None
+) -> Compiled:
     """Trace forward and backward, split them, compile the forward now and the backward on its first use.
 
-    ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph.
+    ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph; ``arrange`` may change
+    the joint graph first.
     """
     record, config = request.record, request.config
     graph = drop_full_masks(request.graph)
     with record.stage("joint trace"):
         joint = trace_joint(graph, list(request.types))
+    if arrange is not None:
+        with record.stage("layouts"):
+            joint = arrange(joint)
     record.add_level("joint", joint.graph)
     with record.stage("partition"):
         aot = partition(joint, config.memory_budget)

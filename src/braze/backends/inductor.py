@@ -6,22 +6,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from braze.autograd import channels_last
 from braze.events import Deferred
 from braze.inductor.codegen import compile_program
 from braze.inductor.fuse import fuse, plan
 from braze.inductor.loops import Kernel, lower, to_text, verify_program
-from braze.ir import Graph, verify
+from braze.ir import Graph, TensorType, verify
+from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
 
 from .aot import compile_joint
 from .registry import Compiled, Request, built_in
 
 
+def policy_of(graph: Graph) -> Policy:
+    """How ATen calls become primitives on the graph's device. A GPU reads memory too slowly to look twice at a batch
+    for its statistics."""
+    devices = {n.val.device.type for n in graph.nodes if isinstance(n.val, TensorType)}
+    return Policy(one_pass_statistics="cuda" in devices)
+
+
 def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
     """One functional ATen graph to a callable over its inputs."""
     record, config = request.record, request.config
     with record.stage("prims"):
-        graph = decompose(graph)
+        graph = decompose(graph, policy_of(graph))
     record.add_level(f"{side}: prims", graph)
     if config.verify:
         verify(graph)
@@ -51,4 +60,4 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
 @built_in("inductor")
 def inductor(request: Request) -> Compiled:
     """Fused kernels: LLVM on CPU, Triton on CUDA."""
-    return compile_joint(request, compile_side)
+    return compile_joint(request, compile_side, channels_last)

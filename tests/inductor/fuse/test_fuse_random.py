@@ -8,28 +8,29 @@ import pytest
 import torch
 from random_graphs import RandomGraph
 
-from braze.inductor.fuse import CPU, CUDA, fuse, plan, split
+from braze.inductor.fuse import CPU, CUDA, fuse, plan
 from braze.inductor.loops import Kernel, canonical, interpret_program, lower, verify_kernel, verify_program
 from braze.ir import interpret
 
 TRAITS = {
     "cpu": CPU,
-    "splits and pieces": replace(CPU, split_points=8, split_pieces=1, parallel_rows=8),
-    "short rows": replace(CPU, row_bytes=64, split_points=10),
-    "wide machine, free arithmetic": replace(CUDA, split_points=4, parallel_rows=1000, line_elems=1, flop_bytes=0),
+    "splits and pieces": replace(CPU, split_points=8, split_pieces=1, parallel_rows=8, min_chunk=2),
+    "short rows": replace(CPU, row_bytes=64, split_points=10, min_chunk=2),
+    "columns that store": replace(CUDA, split_points=8, parallel_rows=4, line_elems=2, min_chunk=2),
+    "wide machine, free arithmetic": replace(
+        CUDA, split_points=4, parallel_rows=1000, line_elems=1, flop_bytes=0, min_chunk=2
+    ),
 }
 
 
 @pytest.mark.parametrize("size, seeds", [(12, range(60)), (30, range(100, 125)), (60, range(200, 206))])
-def test_random_graphs(size: int, seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "MIN_CHUNK", 2)
+def test_random_graphs(size: int, seeds: range) -> None:
     for seed in seeds:
         run(seed, size)
 
 
 @pytest.mark.slow
-def test_more_random_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "MIN_CHUNK", 2)
+def test_more_random_graphs() -> None:
     for seed in range(1000, 2000):
         run(seed, 20)
 

@@ -89,6 +89,13 @@ def batch_norm_eval(x: TensorType, w: Any, b: Any, mean: Any, var: Any, m: float
     return batch_norm(x, w, b, mean, var, False, m, eps)
 
 
+@rule("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    x: TensorType, w: Any, b: Any, mean: TensorType, var: TensorType, training: bool, m: float, eps: float
+) -> Any:
+    return (*batch_norm(x, w, b, mean, var, training, m, eps), copy_of(mean), copy_of(var))
+
+
 @rule("_batch_norm_with_update")
 def batch_norm_update(x: TensorType, w: Any, b: Any, mean: Any, var: Any, m: float, eps: float) -> Any:
     return (*batch_norm(x, w, b, mean, var, True, m, eps), fresh(x, (0,), torch.uint8))

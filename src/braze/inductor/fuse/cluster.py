@@ -188,15 +188,30 @@ class Clusters:
                         stack.append(c)
 
 
+def awaits(first: Cluster, second: Cluster) -> dict[Op, int]:
+    """The ops of ``second`` that need finished reductions of ``first``, and how many, one after the other."""
+    if not any(first.stage.get(b, 0) for b in second.loads):
+        return {}
+    late: dict[Buffer, int] = {}
+    out: dict[Op, int] = {}
+    for op in sorted(second.ops, key=lambda o: o.id):
+        stage = max((first.stage.get(i.buffer, 0) or late.get(i.buffer, 0) for i in op.loads), default=0)
+        if stage:
+            out[op] = late[op.out] = stage  # type: ignore[index]
+    return out
+
+
 def _move_values(base: Cluster, other: Cluster, env: Env) -> None:
-    lift = max((base.stage.get(b, 0) for b in other.loads if b in base.pos), default=0)
+    lifts = awaits(base, other)
     raised = max((other.stage.get(b, 0) for b in base.loads if b in other.pos), default=0)
     if raised:
         base.stage = {b: base.stage.get(b, 0) + raised for b in base.pos}
     for b, place in other.pos.items():
         base.pos[b] = remap(place, env) if env else place
-        if lift or b in other.stage:
-            base.stage[b] = other.stage.get(b, 0) + lift
+    for op in other.ops:
+        stage = other.stage.get(op.out, 0) + lifts.get(op, 0)  # type: ignore[arg-type]
+        if stage:
+            base.stage[op.out] = stage  # type: ignore[index]
     for b, places in other.loads.items():
         if b not in base.pos:
             moved = [None if p is None else remap(p, env) for p in places] if env else places

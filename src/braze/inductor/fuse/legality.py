@@ -8,7 +8,7 @@ from __future__ import annotations
 from braze.inductor.loops import Buffer
 from braze.ir import IntLike, Symbol, symbol_of, symbols
 
-from .cluster import Cluster, Clusters, Env
+from .cluster import Cluster, Clusters, Env, awaits
 from .match import complete, covers, match
 from .ops import nbytes
 from .traits import (
@@ -166,10 +166,9 @@ def allowed(u: Union, clusters: Clusters, traits: DeviceTraits) -> Reason | None
 def _second_pass(base: Cluster, other: Cluster, env: Env, traits: DeviceTraits) -> Reason | None:
     """What one side computes from the other's finished reductions is another pass over the rows."""
     for first, second, second_is_base in ((base, other, False), (other, base, True)):
-        if not any(first.stage.get(b, 0) for b in second.loads if b in first.pos):
-            continue
-        rows_only = not second.r and not _at_point_level(base, second, env, second_is_base)
-        if rows_only:
+        late = awaits(first, second)
+        points = not second.r and _at_point_level(base, second, env, second_is_base)
+        if not any(points or op.r or (second.r and op.points == second.points) for op in late):
             continue
         if needs_split(base, traits):
             return SPLIT_ROW

@@ -6,6 +6,7 @@ kinds: ``point`` (elementwise), ``reduce``, ``free`` (no loads: constants and ra
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -152,7 +153,7 @@ class Analysis:
                 self.users.setdefault(b, []).append(op)
         self.outputs = frozenset(buffers_in(program.outputs))
         self._needed()
-        self._leaves()
+        self.find_leaves(frozenset())
 
     def _needed(self) -> None:
         """Which results must exist in memory: outputs, and what vendor calls and scatters touch."""
@@ -168,10 +169,11 @@ class Analysis:
             if b in self.owner:
                 self.owner[b].stored = True
 
-    def _leaves(self) -> None:
-        """For each pointwise op, the buffers that its expression tree reads down to what is stored anyway, and the
-        tree's arithmetic."""
+    def find_leaves(self, stored: Set[Buffer]) -> None:
+        """For each pointwise op, the buffers that its expression tree reads down to what is stored anyway (``stored``
+        among it), and the tree's arithmetic."""
         for op in self.ops:
+            op.leaves = None
             if op.kind == "free":
                 op.leaves, op.tree_flops = frozenset(), op.flops
             elif op.kind == "point":
@@ -179,7 +181,7 @@ class Analysis:
                 flops = op.flops
                 for i in op.loads:
                     o = self.owner.get(i.buffer)
-                    if o is None or o.kind not in ("point", "free") or i.indirect or (o.stored and o.kind == "point"):
+                    if o is None or o.kind not in ("point", "free") or i.indirect or _in_memory(o, stored):
                         leaves.add(i.buffer)
                     elif o.leaves is None:
                         break
@@ -189,6 +191,10 @@ class Analysis:
                 else:
                     if len(leaves) <= MAX_LEAVES and flops <= MAX_TREE:
                         op.leaves, op.tree_flops = frozenset(leaves), flops
+
+
+def _in_memory(op: Op, stored: Set[Buffer]) -> bool:
+    return op.kind == "point" and (op.stored or op.out in stored)
 
 
 def nbytes(b: Buffer) -> int:

@@ -8,7 +8,7 @@ in every other kernel.  Reductions, gathers read at computed places and outputs 
 
 from __future__ import annotations
 
-from braze.inductor.loops import Buffer
+from braze.inductor.loops import Buffer, Compute
 
 from .cluster import Cluster, Clusters
 from .ops import Analysis, Op, nbytes
@@ -33,7 +33,14 @@ class Placement:
 
 
 def place(clusters: Clusters, traits: DeviceTraits) -> Placement:
-    """Decide for every value."""
+    """Decide for every value, twice: readers are decided before what they read, so only the second time is known which
+    of their operands are in memory anyway."""
+    first = _place(clusters, traits)
+    clusters.analysis.find_leaves(first.stored)
+    return _place(clusters, traits)
+
+
+def _place(clusters: Clusters, traits: DeviceTraits) -> Placement:
     analysis = clusters.analysis
     out = Placement()
     reads = {c.id: set(c.loads) for c in clusters.live.values()}
@@ -57,7 +64,7 @@ def place(clusters: Clusters, traits: DeviceTraits) -> Placement:
             out.sites[op.id] = {home.id} | {c for i, c in out.inlined if i == op.id} if away else {home.id}
         elif not away:
             out.sites[op.id] = needed
-        elif not random and _cheaper(clusters, out, op, away, home, reads, traits):
+        elif not random and (_widens(op) or _cheaper(clusters, out, op, away, home, reads, traits)):
             _inline(out, op, away, reads)
             out.sites[op.id] = needed
         else:
@@ -129,8 +136,20 @@ def _recompute_stored(
     _inline(out, op, cheap, reads)
 
 
+def _widens(op: Op) -> bool:
+    """True for a conversion to a larger dtype: its operand in memory costs less to write and to read."""
+    if op.kind != "point" or len(op.loads) != 1:
+        return False
+    load, computes = op.loads[0], [i for i in op.kernels[0].body if isinstance(i, Compute)]
+    if len(computes) != 1:
+        return False
+    (compute,) = computes
+    wide = compute.fn == "convert" and load.buffer.type.dtype.itemsize < compute.dtype.itemsize
+    return wide and load.mask is None and not load.indirect
+
+
 def _inline(out: Placement, op: Op, where: set[int], reads: dict[int, set[Buffer]]) -> None:
-    assert op.leaves is not None
+    leaves = op.leaves if op.leaves is not None else {i.buffer for i in op.loads}
     for c in where:
         out.inlined.add((op.id, c))
-        reads.setdefault(c, set()).update(op.leaves)
+        reads.setdefault(c, set()).update(leaves)

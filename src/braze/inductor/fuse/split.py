@@ -34,7 +34,6 @@ from .passes import in_passes
 from .traits import DeviceTraits
 
 FOLDS = {"sum", "prod", "max", "min", "any", "all"}
-MIN_CHUNK = 1024
 
 
 def identity(kind: str, dtype: torch.dtype) -> Any:
@@ -58,7 +57,7 @@ def split_reduction(kernel: Kernel, rows: int, column: bool, traits: DeviceTrait
         if i in late and i in point:
             return [kernel]
     units = max(rows // traits.line_elems, 1) if column else max(rows, 1)
-    axis, chunks = _choose(kernel, max(2 * traits.parallel_rows // units, 2))
+    axis, chunks = _choose(kernel, max(2 * traits.parallel_rows // units, 2), traits.min_chunk)
     if axis is None:
         return [kernel]
     return _Splitter(kernel, axis, chunks, late, name).run()
@@ -73,14 +72,14 @@ def _after_reduction(kernel: Kernel) -> set[Any]:
     return late
 
 
-def _choose(kernel: Kernel, want: int) -> tuple[Axis | None, int]:
+def _choose(kernel: Kernel, want: int, min_chunk: int) -> tuple[Axis | None, int]:
     """The r axis to cut, the one that walks memory in the largest steps, and the number of chunks."""
     load = next((i for i in kernel.body if isinstance(i, Load) and not i.indirect and len(i.index) > 0), None)
     sizes = {a: a.size for a in kernel.r if isinstance(a.size, int)}
     if len(sizes) < len(kernel.r):
         return None, 0
     total = math.prod(sizes.values())
-    want = min(want, max(total // MIN_CHUNK, 1))
+    want = min(want, max(total // min_chunk, 1))
     axes = sorted(kernel.r, key=lambda a: -_step(load, a)) if load is not None else list(kernel.r)
     best = max(axes[:2], key=lambda a: min(sizes[a], want))
     if want < 2:

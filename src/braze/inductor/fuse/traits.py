@@ -18,6 +18,8 @@ class DeviceTraits:
     ``launch_bytes``: memory traffic that costs as much as one more kernel.
     ``split_pieces``: a stored concatenation of at least so many points becomes one kernel a piece (0: never).
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
+    ``min_chunk``: a split reduction's chunks have at least so many points.
+    ``column_stores``: a sum down the columns may also store what it adds (blocks of columns are written well).
     """
 
     parallel_rows: int
@@ -27,6 +29,8 @@ class DeviceTraits:
     flop_bytes: float
     launch_bytes: int
     split_pieces: int = 0
+    min_chunk: int = 1024
+    column_stores: bool = False
 
 
 CPU = DeviceTraits(
@@ -39,7 +43,14 @@ CPU = DeviceTraits(
     split_pieces=4096,
 )
 CUDA = DeviceTraits(
-    264, row_bytes=128 * 1024, line_elems=32, split_points=1 << 14, flop_bytes=0.05, launch_bytes=2 << 20
+    264,
+    row_bytes=128 * 1024,
+    line_elems=32,
+    split_points=1 << 14,
+    flop_bytes=0.05,
+    launch_bytes=2 << 20,
+    min_chunk=128,
+    column_stores=True,
 )
 
 DEFAULTS = {"cpu": CPU, "cuda": CUDA}

@@ -32,17 +32,22 @@ def grow(analysis: Analysis, traits: DeviceTraits, log: Log | None = None) -> Cl
 def join_columns(clusters: Clusters, traits: DeviceTraits, log: Log | None = None) -> None:
     """Merge column reductions with the pointwise clusters that serve nothing else.
 
-    A pointwise result that is also stored stays in its own kernel: written along its rows and summed along its columns,
-    it would walk memory badly, and the sum finds it in cache.
+    Without ``traits.column_stores`` a pointwise result that is also stored stays in its own kernel: written along its
+    rows and summed along its columns, it would walk memory badly, and the sum finds it in cache.
     """
     for c in list(clusters.live.values()):
         if c.column and c.id in clusters.live:
             for p in list(clusters.predecessors(c)):
-                reason = try_merge(clusters, p, c, traits) if _serves_only(clusters, p, c) else STORED_ANYWAY
+                joins = _stores_columns(p) if traits.column_stores else _serves_only(clusters, p, c)
+                reason = try_merge(clusters, p, c, traits) if joins else STORED_ANYWAY
                 if reason is not None and log is not None:
                     log.append((p.id, c.id, reason))
                 if c.id not in clusters.live:
                     break
+
+
+def _stores_columns(p: Cluster) -> bool:
+    return not p.closed and (not p.r or p.column)
 
 
 def _serves_only(clusters: Clusters, p: Cluster, c: Cluster) -> bool:

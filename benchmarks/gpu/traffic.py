@@ -1,0 +1,145 @@
+"""Kernels and bytes of a training step, without a card: the bench models compiled as if on one.
+
+    python benchmarks/gpu/traffic.py resnet50 bert hybrid [--batch 64] [--precision bf16] [--top 12] [--source DIR]
+
+Bytes are those that must move: every buffer that a step reads or writes, once a step. Vendor calls count likewise.
+``--source`` writes the host programs and the Triton text there; ``--compile`` also compiles each kernel for the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fake"))
+import cuda_typed
+
+from braze.autograd import channels_last, partition, trace_joint
+from braze.backends.inductor import policy_of
+from braze.bench.models import build
+from braze.config import Config
+from braze.inductor.codegen.program import HostWriter, kernel_order
+from braze.inductor.codegen.triton_emit import emit_triton
+from braze.inductor.fuse import fuse, plan
+from braze.inductor.fuse.schedule import reads_of, writes_of
+from braze.inductor.loops import Buffer, Kernel, Load, Program, Step, Store, lower
+from braze.ir import symbols, type_of
+from braze.prims.decompose import decompose
+from braze.runtime.cuda_compile import compiler
+
+CUDA = torch.device("cuda", 0)
+
+
+def step_of(case: Any, precision: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """The training step's loss as a function of parameters, buffers, inputs and target."""
+    model = case.model.train()
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    names, k, n = list(state), len(state), len(case.inputs)
+
+    def loss(*xs: torch.Tensor) -> tuple[torch.Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            out = torch.func.functional_call(model, dict(zip(names, xs[:k])), tuple(xs[k : k + n]))
+        return (case.loss(out, xs[-1]),)
+
+    return loss, [*state.values(), *case.inputs, case.target]
+
+
+def nbytes(step: Step) -> int:
+    """Bytes that the step must move: of a kernel's buffers, what its indices reach."""
+    if isinstance(step, Kernel):
+        return sum(max(sizes) for sizes in _reached(step).values())
+    return sum(int(b.type.nbytes) for b in dict.fromkeys([*reads_of(step), *writes_of(step)]))
+
+
+def _reached(k: Kernel) -> dict[Buffer, list[int]]:
+    out: dict[Buffer, list[int]] = {}
+    for i in k.body:
+        if isinstance(i, (Load, Store)):
+            used = symbols(*i.index)
+            points = prod(int(a.size) for a in (*k.x, *k.r) if i.indirect or a.index in used)
+            t = i.buffer.type
+            out.setdefault(i.buffer, []).append(min(points, int(t.numel)) * t.dtype.itemsize)
+    return out
+
+
+def describe(step: Step) -> str:
+    if isinstance(step, Kernel):
+        code = emit_triton(step).code
+        axes = " ".join(str(a.size) for a in step.x) + (" r " + " ".join(str(a.size) for a in step.r) if step.r else "")
+        return f"{step.name:44} [{axes}] {dict(code.launch.blocks)} {code.launch.num_warps}w"
+    outs = [b.type for b in step.outputs if b is not None]
+    return f"{step.target} -> {', '.join(f'{t.sizes}{t.strides}' for t in outs)}"[:150]
+
+
+def show(program: Program, top: int) -> None:
+    """One line in all, then the heaviest steps."""
+    kernels = [s for s in program.steps if isinstance(s, Kernel)]
+    mine = sum(map(nbytes, kernels))
+    distinct = len({emit_triton(k).code for k in kernels})
+    small = sum(nbytes(k) < 1 << 20 for k in kernels)
+    vendor = [s for s in program.steps if not isinstance(s, Kernel)]
+    print(
+        f"{program.name}: {len(kernels)} kernels ({distinct} distinct, {small} under 1 MiB) move {mine / 1e9:.2f} GB, "
+        f"{len(vendor)} vendor calls {sum(map(nbytes, vendor)) / 1e9:.2f} GB"
+    )
+    for s in sorted(program.steps, key=nbytes, reverse=True)[:top]:
+        print(f"   {nbytes(s) / 1e6:8.1f} MB  {describe(s)}")
+
+
+def report(name: str, options: argparse.Namespace) -> None:
+    case = build(name, options.size, options.batch)
+    loss, flat = step_of(case, options.precision)
+    types = [type_of(t).with_(device=CUDA) for t in flat]
+    start = time.perf_counter()
+    joint = channels_last(trace_joint(loss, types))
+    aot = partition(joint)
+    assert aot.backward is not None
+    saved = sum(int(n.val.nbytes) for n, r in zip(aot.backward.inputs, aot.signature.saved) if r.kind == "extra")
+    print(f"{name}: traced in {time.perf_counter() - start:.2f} s, saves {saved / 1e9:.3f} GB")
+    for graph in (aot.forward, aot.backward):
+        start = time.perf_counter()
+        program = plan(fuse(lower(decompose(graph, policy_of(graph)))))
+        text = HostWriter(program, kernel_order).write()
+        seconds = time.perf_counter() - start
+        show(program, options.top)
+        print(f"   generated in {seconds:.2f} s")
+        codes = {emit_triton(s).code: s for s in program.steps if isinstance(s, Kernel)}
+        if options.source:
+            folder = Path(options.source)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}_{graph.name}_host.py").write_text(text)
+            listing = "\n\n".join(f"# {k.name} {c.launch}\n{c.source}" for c, k in codes.items())
+            (folder / f"{name}_{graph.name}_kernels.py").write_text(listing)
+        if options.compile:
+            make = compiler(options.compile, Config())
+            start = time.perf_counter()
+            bad = [(c, e) for c, f in [(c, make.submit(c)) for c in codes] if (e := f.exception()) is not None]
+            print(f"   {len(codes)} for {options.compile} in {time.perf_counter() - start:.1f} s, {len(bad)} fail")
+            for c, e in bad[:3]:
+                print(f"{c.name}: {str(e)[:500]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=["resnet50", "bert", "hybrid"])
+    parser.add_argument("--batch", type=int, default=None)
+    parser.add_argument("--size", default="full")
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "tf32"))
+    parser.add_argument("--top", type=int, default=12)
+    parser.add_argument("--source", default="")
+    parser.add_argument("--compile", default="", help='a target such as "cuda:90" or "hip:gfx942"')
+    options = parser.parse_args()
+    cuda_typed.enable()
+    for name in options.models:
+        report(name, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Convolutions on a GPU in channels_last, with everything between them in the layout that follows.
+
+    y = convolution(x, w); z = relu(y); return z
+        ->  x1 = clone(x, channels_last); w1 = clone(w, channels_last)
+            y = convolution(x1, w1); z = relu(y); return clone(z, contiguous)
+
+Tensor cores want channels innermost: given other layouts, the vendor library converts each operand and result on its
+own.  Only strides change, so every value stays what it was; the graph's outputs leave in their old layout.  A call
+that cannot take an operand in its new layout (a view that does not exist there) gets it in the old one.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..errors import Unsupported
+from ..fake import find_rule
+from ..fake.layout import is_channels_last
+from ..ir import Expr, Graph, IntLike, Node, TensorType, evaluate, map_leaves
+from .joint import Joint
+from .layout import relayout, same_strides
+from .rewrite import build, operands, replaced
+
+aten = torch.ops.aten
+LEAD = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
+"""The convolutions, with the number of leading operands whose layout counts."""
+_BY_STRIDE = ("as_strided", "view_as_complex", "view_as_real", "view.dtype")
+"""What reads memory rather than elements: it gets the layout that it was traced with."""
+
+
+def channels_last(joint: Joint) -> Joint:
+    """The joint graph with its convolutions in channels_last, where the card gains by that."""
+    if not _worth(joint.graph):
+        return joint
+    return replace(joint, graph=_Relayout(joint.graph).run())
+
+
+def _worth(graph: Graph) -> bool:
+    """True where most of the convolutions' arithmetic is dense (not depthwise) and runs on tensor cores."""
+    dense = other = 0.0
+    for n in graph.nodes:
+        if n.target is aten.convolution.default and _takes_last(n):
+            work = _work(n)
+            if n.args[8] == 1:
+                dense += work
+            else:
+                other += work
+    return dense > other
+
+
+def _takes_last(n: Node) -> bool:
+    x: TensorType = n.args[LEAD[n.target] - 2].val  # type: ignore[index]
+    if x.rank != 4 or x.device.type != "cuda":
+        return False
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    return half or (x.dtype is torch.float32 and torch.backends.cudnn.allow_tf32)
+
+
+def _work(n: Node) -> float:
+    w: TensorType = n.args[1].val
+    return float(prod(map(_number, n.val.sizes))) * prod(map(_number, w.sizes[1:]))
+
+
+def _number(n: IntLike) -> int:
+    try:
+        return evaluate(n) if isinstance(n, Expr) else n
+    except ValueError:
+        return 64
+
+
+class _Relayout:
+    """Rebuilds a graph call by call: ``env`` maps its nodes to those of the new one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.out = Graph(graph.name)
+        self.out._names = {n.name: 0 for n in graph.nodes}
+        self.env: dict[Node, Node] = {}
+        self.formed: dict[Node, Node] = {}  # new node -> its copy in channels_last
+        self.restored: dict[Node, Node] = {}  # old node -> the new value in the old layout
+
+    def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        """One more call (for ``layout.relayout`` too)."""
+        return self.out.call(op, args, kwargs, _infer(op, args, kwargs))
+
+    def run(self) -> Graph:
+        for n in self.graph.nodes:
+            if n.op == "call":
+                new = self._convolution(n) if n.target in LEAD and _takes_last(n) else self._follow(n)
+                self.out.nodes.append(new)
+                if new is not n:
+                    self.env[n] = new
+        outputs = map_leaves(self.graph.outputs, lambda x: self._restore(x) if isinstance(x, Node) else x)
+        return build(self.graph.name, self.graph.inputs, [*self.graph.inputs, *self.out.nodes], outputs)
+
+    def _convolution(self, n: Node) -> Node:
+        lead = LEAD[n.target]  # type: ignore[index]
+        args = [self._form(self.env.get(a, a)) for a in n.args[:lead]]
+        args += [self.env.get(a, a) if isinstance(a, Node) else a for a in n.args[lead:]]
+        return _like(n, tuple(args), n.kwargs, _laid(n.val, _infer(n.target, tuple(args), n.kwargs)))
+
+    def _form(self, x: Node) -> Node:
+        """A value in channels_last."""
+        if is_channels_last(x.val.sizes, x.val.strides):
+            return x
+        found = self.formed.get(x)
+        if found is None:
+            found = self.formed[x] = self.call(aten.clone.default, x, memory_format=torch.channels_last)
+        return found
+
+    def _follow(self, n: Node) -> Node:
+        """The call on its operands' new layouts, where it can take them."""
+        changed = {a: b for a in operands(n) if (b := self.env.get(a)) is not None}
+        if not changed:
+            return n
+        new = replaced(n, changed)
+        if all(_same(a.val, b.val) for a, b in changed.items()):
+            return new
+        if n.target is operator.getitem:
+            return _like(n, new.args, new.kwargs, new.args[0].val[new.args[1]])
+        if _by_element(n.target):
+            try:
+                val = _infer(n.target, new.args, new.kwargs)
+            except (Unsupported, RuntimeError, ValueError):
+                val = None
+            if val is not None:
+                return _like(n, new.args, new.kwargs, _laid(n.val, val))
+        return replaced(n, {a: self._restore(a) for a in changed})
+
+    def _restore(self, old: Node) -> Node:
+        """The new value of an old node, with the old strides."""
+        new = self.env.get(old, old)
+        if not isinstance(new.val, TensorType) or same_strides(new.val.sizes, new.val.strides, old.val.strides):
+            return new
+        found = self.restored.get(old)
+        if found is None:
+            found = self.restored[old] = relayout(self, new, old.val, old)
+        return found
+
+
+def _infer(op: Any, args: Any, kwargs: Any) -> Any:
+    rule = find_rule(op)
+    if rule is None:
+        raise Unsupported(f"no shape rule for {op}")
+    types, named = map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
+    return rule(*types, **named)
+
+
+def _laid(old: Any, new: Any) -> Any:
+    """The type ``old`` with the strides of ``new``."""
+    if isinstance(old, TensorType):
+        assert old.sizes == new.sizes, f"{old} became {new}"
+        return old if old.strides == new.strides else old.with_(strides=new.strides)
+    return tuple(map(_laid, old, new)) if isinstance(old, (tuple, list)) else old
+
+
+def _like(n: Node, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Node:
+    out = Node(n.name, n.op, n.target, args, kwargs, val, n.loc)
+    out.tags = n.tags
+    return out
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, TensorType):
+        return a.strides == b.strides
+    return not isinstance(a, (tuple, list)) or all(_same(x, y) for x, y in zip(a, b))
+
+
+def _by_element(target: Any) -> bool:
+    """True for ATen operators whose meaning does not depend on where in memory elements lie."""
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return False
+    name = str(target).removeprefix("aten.")
+    return not any(name.startswith(b) for b in _BY_STRIDE)

@@ -1,0 +1,107 @@
+"""Convolutions in channels_last: same values and output layouts, and no layout change between convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cuda_typed
+import pytest
+import torch
+import torch.nn.functional as F
+
+from braze.autograd import Joint, channels_last, partition, trace_joint, verify_aot, verify_joint
+from braze.autograd.dce import eliminate_dead_code
+from braze.fake.layout import is_channels_last
+from braze.ir import Node, TensorType, interpret, tensor_type
+
+CUDA = torch.device("cuda", 0)
+aten = torch.ops.aten
+Fn = Callable[..., torch.Tensor]
+
+
+def block(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    y = F.relu(F.batch_norm(F.conv2d(x, w, padding=1), None, None, gain, bias, training=True))
+    y = F.max_pool2d(y, 2)
+    return F.relu(F.conv2d(y, v, padding=1) + y).mean((2, 3))
+
+
+def flattened(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor) -> Any:
+    y = F.conv2d(x, w, stride=2)
+    tokens = y.flatten(2).transpose(1, 2)
+    wide = y.view(y.shape[0], -1)  # no view of channels_last
+    return tokens.softmax(-1).sum() + (wide * wide).sum(), F.conv2d(y, v), torch.as_strided(y.relu(), (8,), (3,))
+
+
+SIZES = [(2, 4, 8, 8), (6, 4, 3, 3), (6, 6, 3, 3), (6,), (6,)]
+
+
+def joint_of(fn: Fn, *, sizes: list[tuple[int, ...]] = SIZES, dtype: torch.dtype = torch.float32) -> Joint:
+    cuda_typed.enable()
+    types = [tensor_type(n, dtype, CUDA).with_(requires_grad=True) for n in sizes]
+    return trace_joint(fn, types)
+
+
+def values(joint: Joint) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    inputs = [torch.randn(n.val.sizes, dtype=torch.float64) for n in joint.graph.inputs]
+    graph = eliminate_dead_code(joint.graph)  # cuDNN's scratch memory is asked for on the device
+    return [x for x in interpret(graph, inputs) if x is not None]
+
+
+@pytest.mark.parametrize("fn", [block, flattened])
+def test_values_and_layouts_stay(fn: Fn) -> None:
+    old = joint_of(fn)
+    new = channels_last(old)
+    assert new is not old
+    verify_joint(new)
+    verify_aot(partition(new))
+    for a, b, n, m in zip(values(old), values(new), old.graph.outputs, new.graph.outputs):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+        assert n is None or n.val.strides == m.val.strides or 1 in n.val.sizes
+
+
+def conversions(joint: Joint) -> list[Node]:
+    def turned(n: Node) -> bool:
+        a, b = n.args[0].val, n.val
+        return a.rank == 4 and is_channels_last(a.sizes, a.strides) != is_channels_last(b.sizes, b.strides)
+
+    return [n for n in joint.graph.calls if n.target is aten.clone.default and turned(n)]
+
+
+def test_conversions_stand_at_the_edges_alone() -> None:
+    joint = channels_last(joint_of(block))
+    calls = [n for n in joint.graph.calls if n.target in (aten.convolution.default, aten.convolution_backward.default)]
+    assert len(calls) == 4
+    for n in calls:
+        for a in n.args[:2]:
+            assert is_channels_last(a.val.sizes, a.val.strides), n
+    sources = [n.args[0] for n in conversions(joint)]
+    assert set(joint.graph.inputs[:3]) <= set(sources)  # the image and both weights, once each
+    assert len(sources) == 3 + 3 + 1  # the gradients of the same, and the mean's: an expanded vector has no layout
+
+
+def test_left_alone() -> None:
+    depthwise = joint_of(lambda x, w: F.conv2d(x, w, groups=4).sum(), sizes=[(2, 4, 8, 8), (4, 1, 3, 3)])
+    assert channels_last(depthwise) is depthwise
+    plain = joint_of(lambda x: x.relu().sum(), sizes=[(2, 4, 8, 8)])
+    assert channels_last(plain) is plain
+
+
+def test_exact_float32_is_left_alone() -> None:
+    old = joint_of(lambda x, w: F.conv2d(x, w).sum(), sizes=SIZES[:2])
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert channels_last(old) is old
+    half = joint_of(lambda x, w: F.conv2d(x, w).sum(), sizes=SIZES[:2], dtype=torch.bfloat16)
+    assert channels_last(half) is not half
+
+
+def test_a_network_in_channels_last_gains_nothing() -> None:
+    cuda_typed.enable()
+    sizes = SIZES[:2]
+    types = [tensor_type(n, torch.float32, CUDA) for n in sizes]
+    types = [TensorType(t.sizes, (t.sizes[1] * 64 if i == 0 else 36, 1, 32 if i == 0 else 12, 4), t.dtype, t.device)
+             for i, t in enumerate(types)]  # fmt: skip
+    types = [t.with_(requires_grad=True) for t in types]
+    joint = channels_last(trace_joint(lambda x, w: F.conv2d(x, w).square().sum(), types))
+    assert not conversions(joint)
