@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .capture import frames
+from .capture.skip import is_wrapper
 from .config import Config
 from .events import CompileLog
 from .pipeline import Pipeline, Settings
@@ -112,7 +113,8 @@ def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -
     base = type(module)
     forward = module.forward
 
-    session.root = getattr(forward, "__code__", None)
+    code = getattr(forward, "__code__", None)
+    session.root = None if code is not None and is_wrapper(code) else code
     call = session.call
 
     @functools.wraps(base.forward)

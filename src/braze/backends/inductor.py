@@ -54,6 +54,8 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     record.kernels += [step.name for step in program.steps if isinstance(step, Kernel)]
     call = compiled.call
     call.boxed = True  # type: ignore[attr-defined]
+    if side == "backward":
+        call.stages = compiled.stages  # type: ignore[attr-defined]
     return call
 
 

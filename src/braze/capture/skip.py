@@ -50,6 +50,18 @@ def skipped_file(filename: str) -> bool:
     return path.startswith(_machinery()) or (path.startswith(_standard()) and not installed)
 
 
+@functools.cache
+def _wrappers() -> tuple[str, ...]:
+    root = Path(torch.__file__).parent
+    return _folder(root / "nn" / "parallel"), _folder(root / "distributed")
+
+
+def is_wrapper(code: CodeType) -> bool:
+    """Whether this is the ``forward`` of a module that runs collectives around a user's (DistributedDataParallel):
+    it stays Python, and the frames that it calls are captured."""
+    return os.path.realpath(code.co_filename).startswith(_wrappers())
+
+
 def skip_reason(code: CodeType) -> str | None:
     """Why frames of this code are never captured, or None."""
     if code.co_flags & _GENERATOR:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -17,6 +18,7 @@ from torch.nn import Parameter
 
 from ..errors import Unsupported
 from ..ir import Expr, OutputSpec, Signature, TensorType, ViewStep, evaluate, leaves, map_leaves
+from .staged import Parts, Staging, active_ddp
 
 Tensors = Sequence[Any]
 Outputs = tuple[Any, ...]
@@ -70,15 +72,19 @@ def _make(
     plain = _plain(forward, signature, finish)
     if backward is None or not signature.differentiable:
         return plain
-    apply: Compiled = _make_function(forward, backward, signature, fallback).apply
+    parts = _make_parts(forward, backward, signature, fallback)
+    apply: Compiled = _make_function(parts).apply
     n_results = signature.n_results
     dirty = [m.index for m in signature.mutated if m.differentiable]
+    staging = None if dirty else Staging(parts)
     grad_enabled = torch.is_grad_enabled
 
     def call(*inputs: Any) -> Outputs:
         if not grad_enabled():
             return plain(*inputs)
-        outs: Outputs = apply(*inputs)
+        ddp = active_ddp()
+        staged = staging.apply(ddp, inputs) if ddp is not None and staging is not None else None
+        outs: Outputs = apply(*inputs) if staged is None else staged
         if finish is None:
             return outs
         if dirty:
@@ -192,14 +198,21 @@ def _replay(views: tuple[ViewStep, ...], x: Any) -> Any:
     return x
 
 
-def _make_function(forward: Compiled, backward: Callable[[], Compiled], sig: Signature, fallback: Any) -> Any:
-    """The torch.autograd.Function of one compiled pair."""
+def _make_parts(forward: Compiled, backward: Callable[[], Compiled], sig: Signature, fallback: Any) -> Parts:
     repeatable = not sig.mutated and not sig.random and _finisher(sig) is None
     again = fallback if repeatable else None
-    methods = {
-        "forward": staticmethod(_forward_method(forward, sig, keep_inputs=again is not None)),
-        "backward": staticmethod(_backward_method(backward, sig, again)),
-    }
+    return Parts(
+        _forward_method(forward, sig, keep_inputs=again is not None),
+        backward,
+        _restorer(sig),
+        partial(_differentiate_again, again),
+        sig,
+    )
+
+
+def _make_function(parts: Parts) -> Any:
+    """The torch.autograd.Function of one compiled pair."""
+    methods = {"forward": staticmethod(parts.forward), "backward": staticmethod(_backward_method(parts))}
     return type("CompiledFunction", (torch.autograd.Function,), methods)
 
 
@@ -240,13 +253,13 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
     return run
 
 
-def _backward_method(backward: Callable[[], Compiled], sig: Signature, again: Compiled | None) -> Compiled:
-    restore = _restorer(sig)
+def _backward_method(parts: Parts) -> Compiled:
+    backward, restore, again = parts.backward, parts.restore, parts.again
     compiled: list[Compiled] = []
 
     def run(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
-            return _differentiate_again(again, ctx, grads)
+            return again(ctx, grads)
         if not compiled:
             compiled.append(backward())
         args = restore(ctx, grads)

@@ -9,7 +9,7 @@ agree.  Everything runs below autograd: no vendor call records a graph.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,11 @@ from braze.inductor.loops import Buffer, Extern, Kernel, Program, Strided, canon
 from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
 
 from .externs import binding
+from .stages import Stage, touched
 
-RESERVED = frozenset(("args", "torch", "call", "empty_strided", "as_strided", "restrided", "reused", "below_autograd"))
+RESERVED = frozenset(
+    ("args", "torch", "call", "given", "empty_strided", "as_strided", "restrided", "reused", "below_autograd")
+)
 
 
 class HostWriter:
@@ -114,8 +117,10 @@ class HostWriter:
     def emit(self, text: str) -> None:
         self.lines.append("    " * 2 + text)
 
-    def write(self) -> str:
-        program = self.program
+    def write(self, stages: Sequence[Stage] = ()) -> str:
+        """The function's text. With ``stages`` it is a generator: after each stage's step it yields a list of that
+        stage's outputs, to which it keeps no reference; everything that is not an output stays with it."""
+        program, ends = self.program, dict(stages)
         head = [f"def call(args):  # {program.name}"]
         params: list[str] = []
         for slot in program.inputs:
@@ -141,8 +146,23 @@ class HostWriter:
             dead = [self.name(b) for b in last.get(n, ()) if b in self.names]
             if dead:
                 self.emit(f"del {', '.join(dead)}")
-        self.emit(f"return {self.value(program.outputs)}")
+            if n in ends:
+                self._hand_over(ends[n], n + 1 == len(program.steps))
+        if not stages:
+            self.emit(f"return {self.value(program.outputs)}")
         return "\n".join(head + self.lines) + "\n"
+
+    def _hand_over(self, outputs: Sequence[int], end: bool) -> None:
+        chosen = [self.program.outputs[k] for k in outputs]
+        self.emit(f"given = {self.value(chosen)}")
+        names = dict.fromkeys(
+            self.name(s.buffer) for s in chosen if isinstance(s, Strided) and s.buffer not in self.program.constants
+        )
+        if names:
+            self.emit(f"del {', '.join(names)}")
+        self.lines.append("    yield given")
+        if not end:
+            self.lines.append("    with below_autograd():")
 
     def _allocate(self, b: Buffer) -> None:
         t = b.type
@@ -201,7 +221,7 @@ def last_uses(program: Program) -> dict[int, list[Buffer]]:
     """step -> the buffers to forget after it."""
     last: dict[Buffer, int] = {}
     for n, step in enumerate(program.steps):
-        for b in _touched(step):
+        for b in touched(step):
             if b not in last and b in program.reuse:
                 last[program.reuse[b]] = n  # its memory is taken over here
             last[b] = n
@@ -217,13 +237,6 @@ def _returns_several(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
     returns = [str(r.type) for r in schema.returns] if schema is not None else []
     return len(returns) > 1 or any("[]" in t or "List" in t for t in returns)
-
-
-def _touched(step: Any) -> list[Buffer]:
-    if isinstance(step, Kernel):
-        return [*step.reads, *step.writes]
-    used = [s.buffer for s in leaves((step.args, step.kwargs)) if isinstance(s, Strided)]
-    return used + [b for b in step.outputs if b is not None]
 
 
 def size_names(program: Program) -> set[str]:

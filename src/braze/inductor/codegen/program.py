@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import CodeType
 from typing import Any
 
 from braze.config import Config
@@ -17,6 +19,7 @@ from .host import HostWriter, scope
 from .llvm_module import emit_source
 from .llvm_plan import arguments
 from .script import script
+from .stages import stages_of
 from .triton_emit import emit_triton
 
 
@@ -25,11 +28,15 @@ class CompiledProgram:
     """A callable over the program's inputs (a sequence in the program's order). ``call`` takes them as a list that it
     empties; ``source`` is the host function's text, ``kernels`` the text of each distinct kernel by name. ``made`` are
     the kernels as the runtime loads them and ``objects`` the constants, by their names in the source; ``calls`` says
-    which step a line of the source (from 1) runs."""
+    which step a line of the source (from 1) runs.
+
+    ``stages(first, rest)`` is the same program as a generator function that yields its outputs in lists as soon as they
+    are ready (:func:`stages_of`, limits in bytes), with the indices of the outputs in each list."""
 
     call: Callable[[list[Any]], Any]
     source: str
     kernels: dict[str, str]
+    stages: Callable[[int, int], tuple[Callable[[list[Any]], Iterator[list[Any]]], list[tuple[int, ...]]]]
     made: dict[str, Source | TritonKernel] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
@@ -72,14 +79,31 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     pending = _start_cpu([k for k in kernels if k.device.type != "cuda"], config)
     writer = HostWriter(program, kernel_order)
     text = writer.write()
-    code = compile(text, f"<braze host {program.name}>", "exec")
+    code = _compile_host(program, text)
     compiled: Functions = {key: (p.kernel(), p.source) for key, p in pending.items()}
     compiled |= _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
-    names = scope(writer, {key: function for key, (function, _) in compiled.items()})
+    functions = {key: function for key, (function, _) in compiled.items()}
+    names = scope(writer, functions)
     exec(code, names)  # noqa: S102
     made = {writer.kernels[key]: source for key, (_, source) in compiled.items()}
     texts = {name: source.text if isinstance(source, Source) else source.source for name, source in made.items()}
-    return CompiledProgram(names["call"], text, texts, made, writer.objects, writer.calls)
+    stages = partial(_in_stages, program, functions)
+    return CompiledProgram(names["call"], text, texts, stages, made, writer.objects, writer.calls)
+
+
+def _compile_host(program: Program, text: str) -> CodeType:
+    return compile(text, f"<braze host {program.name}>", "exec")
+
+
+def _in_stages(
+    program: Program, functions: dict[str, Any], first: int, rest: int
+) -> tuple[Callable[[list[Any]], Iterator[list[Any]]], list[tuple[int, ...]]]:
+    stages = stages_of(program, first, rest)
+    writer = HostWriter(program, kernel_order)
+    code = _compile_host(program, writer.write(stages))
+    names = scope(writer, functions)
+    exec(code, names)  # noqa: S102
+    return names["call"], [outputs for _, outputs in stages]
 
 
 Functions = dict[str, tuple[Any, Source | TritonKernel]]  # canonical key -> (function, what it was loaded from)
