@@ -18,7 +18,7 @@ import dis
 import opcode
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
@@ -172,8 +172,31 @@ def _raw(code: bytes) -> Iterator[tuple[int, int, str, int]]:
         i += 2
 
 
+_made: dict[int, tuple[CodeType, Bytecode]] = {}  # by id: hashing a code object walks all of it
+
+
+def remember_bytecode(code: CodeType, b: Bytecode) -> None:
+    """Let :func:`instructions_of` give the data that a code object was assembled from, instruction for instruction."""
+    _made[id(code)] = code, b
+
+
+def forget_bytecode() -> None:
+    """Drop what was remembered."""
+    _made.clear()
+
+
+def _copied(b: Bytecode) -> Bytecode:
+    items = [Instr(i.op, i.arg, i.flags, i.pos, i.offset) if isinstance(i, Instr) else i for i in b.items]
+    lists = (b.varnames, b.cellvars, b.freevars, b.consts, b.names)
+    names = ("varnames", "cellvars", "freevars", "consts", "names")
+    return replace(b, items=items, regions=list(b.regions), **{n: list(v) for n, v in zip(names, lists)})
+
+
 def instructions_of(code: CodeType) -> Bytecode:
     """A code object as symbolic bytecode; ``assemble`` of it behaves like the original."""
+    made = _made.get(id(code))
+    if made is not None:
+        return _copied(made[1])
     out = Bytecode(
         name=code.co_name,
         qualname=code.co_qualname,

@@ -29,11 +29,12 @@ class Captured:
 @dataclass(slots=True)
 class Skip:
     """Run the original code, from now on: in this session, or (``everywhere``) in all of them. ``once``: now only, as
-    when the call raises; capture is tried again, up to the recompile limit."""
+    when the call raises; capture is tried again, up to the recompile limit. ``guards``: while they hold."""
 
     reason: str
     everywhere: bool = False
     once: bool = False
+    guards: GuardSet | None = None
 
 
 CaptureFunction = Callable[[CodeType, FunctionType, tuple[Any, ...], "Session"], Captured | Skip]

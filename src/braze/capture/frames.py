@@ -31,16 +31,17 @@ from braze.events import CompileLog, GuardFailure, Recompile, Span
 
 from . import vm
 from .captured import Captured, CaptureFunction, Skip
-from .guards import MISSING, GuardSet, IdIs, failure
+from .guards import MISSING, GuardSet, IdIs, Length, TypeIs, failure
 from .native import bind
 from .program import compile_guards
 from .remedies import remedy, what
 from .sizes import SizePolicy
 from .skip import skip_reason
-from .source import FrameValues, LocalSource
+from .source import FrameSources, FrameValues, LocalSource
 
 logger = logging.getLogger("braze")
 OBJECTS_PER_CODE = 16  # root objects for which one code object may have a full set of versions
+BREAKS_PER_CAUSE = 32  # versions of one function, continuations included, that may end in the same graph break
 
 _lock = threading.RLock()  # one capture at a time: the stages below are not made for more
 _codes: dict[int, weakref.ref[CodeType]] = {}  # code objects that have entries or marks
@@ -63,6 +64,8 @@ class Version:
     seconds: float = 0.0
     reason: str = ""  # why an earlier version did not do
     gave_up: bool = False
+    passed: bool = False  # nothing to compile under these guards
+    free: bool = False  # which cost no trace: does not count against the limit
     roots: list[IdIs] = field(default_factory=list)
 
     def alive(self) -> bool:
@@ -85,6 +88,7 @@ class Session(_C.Session):  # type: ignore[misc]
         self._own: dict[int, weakref.ref[CodeType]] = {}
         self._raised: Counter[tuple[str, int]] = Counter()  # calls of a code that raised while captured
         self._policies: dict[tuple[CodeType, tuple[int, ...]], SizePolicy] = {}
+        self._broke: Counter[tuple[int, str, str]] = Counter()  # versions that end in a break, by function and cause
         self._warned = False
         weakref.finalize(self, _drop, self.id, self._own)
 
@@ -157,7 +161,7 @@ class Session(_C.Session):  # type: ignore[misc]
 
     def _recompile(self, code: CodeType, frame: FrameValues, entries: list[Any], failed: GuardFailure | None) -> bool:
         reason = failed.reason if failed is not None else ""
-        same = [e for e in entries if not e.info.gave_up and e.info.same_roots(frame)]
+        same = [e for e in entries if not (e.info.gave_up or e.info.free) and e.info.same_roots(frame)]
         limit: int = self.pipeline.settings.config.recompile_limit
         if len(same) >= limit:
             self._give_up(code, same[0].info, f"it was compiled {limit} times; the last guard that failed: {reason}")
@@ -173,7 +177,7 @@ class Session(_C.Session):  # type: ignore[misc]
             return False
         version, compiled = done
         version.seconds, version.reason = time.perf_counter() - start, reason
-        if reason:
+        if reason and not entries[0].info.passed:
             assert failed is not None
             self.log.recompiles.append(Recompile(frame_name(code), reason, version.seconds, failed.loc, failed.hint))
         return compiled
@@ -199,7 +203,7 @@ class Session(_C.Session):  # type: ignore[misc]
             self.log.seconds["capture"] = self.log.seconds.get("capture", 0.0) + spent
             self.log.spans.append(Span("capture", start, time.perf_counter()))
         if isinstance(got, Skip):
-            self._skip(code, got)
+            self._skip(code, frame, got)
             return None
         return self._install(code, frame, got)
 
@@ -224,9 +228,20 @@ class Session(_C.Session):  # type: ignore[misc]
         _remember(code, self._own)
         _C.add_entry(code, self, program, replacement, version)
 
+    def over_budget(self, code: CodeType, reason: str, loc: Any) -> str:
+        """Count a version that ends in a graph break; a message where one function has too many for one cause."""
+        origin = vm.origin(code)
+        self._broke[id(origin), reason, str(loc)] += 1
+        n = self._broke[id(origin), reason, str(loc)]
+        if n <= BREAKS_PER_CAUSE:
+            return ""
+        text = f"{n} versions of it ended in the same graph break at {loc}: {reason}"
+        logger.warning("braze stops compiling %s there: %s", frame_name(origin), text)
+        return text
+
     # ---- not compiling
 
-    def _skip(self, code: CodeType, skip: Skip) -> None:
+    def _skip(self, code: CodeType, frame: FrameValues, skip: Skip) -> None:
         logger.debug("not captured: %s: %s", frame_name(code), skip.reason)
         if skip.once:
             self._raised[code.co_name, id(code)] += 1
@@ -235,8 +250,12 @@ class Session(_C.Session):  # type: ignore[misc]
         if skip.everywhere:
             _remember(code, _codes)
             _C.skip(code)
-        else:
-            self._add(code, None, None, Version(GuardSet(), reason=skip.reason))
+            return
+        guards = skip.guards if skip.guards is not None else GuardSet()
+        program = compile_guards(guards) if skip.guards is not None else None
+        if program is not None and program.check(frame.function, tuple(frame.args)) is None:
+            guards, program = GuardSet(), None  # guards on what the frame itself changes: they would never hold
+        self._add(code, program, None, Version(guards, reason=skip.reason, passed=True, free=_free(guards)))
 
     def _give_up(self, code: CodeType, like: Version | None, reason: str) -> None:
         """Run the original when no version fits, for the root objects of ``like`` (None: for all)."""
@@ -288,6 +307,26 @@ def _computes(value: Any) -> bool:
     return False
 
 
+def _kinds(code: CodeType, args: tuple[Any, ...]) -> GuardSet:
+    """Guards that arguments are again such as :func:`_computes` passes over."""
+    sources = FrameSources(code)
+    out = GuardSet()
+    for i, v in enumerate(args):
+        where = sources.local(i)
+        out.add(TypeIs(where, type(v)))
+        if isinstance(v, (list, tuple)):
+            out.add(Length(where, len(v)))
+            for j, x in enumerate(v[:4]):
+                out.add(TypeIs(where.raw_item(j), type(x)))
+        elif isinstance(v, dict):
+            out.add(Length(where, len(v)))
+    return out
+
+
+def _free(guards: GuardSet) -> bool:
+    return len(guards) > 0 and all(isinstance(g, (TypeIs, Length)) for g in guards)
+
+
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, run with the hook off: for compiled graphs."""
     out: Callable[..., Any] = _C.quiet(function)
@@ -296,8 +335,8 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...], session: Session) -> Captured | Skip:
     """Capture a frame with the bytecode interpreter, and note its breaks in the session's log."""
-    if not (code is session.root or code.co_name.endswith("<resume>") or any(map(_computes, args))):
-        return Skip("no tensor and no module among its arguments")
+    if not (code is session.root or vm.is_continuation(code) or any(map(_computes, args))):
+        return Skip("no tensor and no module among its arguments", guards=_kinds(code, args))
     pipeline = session.pipeline
     start = time.perf_counter()
     got = vm.capture_frame(
@@ -313,9 +352,12 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
     if isinstance(got, vm.Skip):
         if got.loc is not None:
             session.log.add_break(got.reason, got.loc, got.hint).seconds += seconds
-        return Skip(got.reason, got.always, got.once)
+        return Skip(got.reason, got.always, got.once, got.guards)
     for reason, loc in got.breaks:
         session.log.add_break(reason, loc, got.hint).seconds += seconds
+        over = session.over_budget(code, reason, loc)
+        if over:
+            return Skip(over)
     session.log.note_sizes(frame_name(code), got.sizes)
     return Captured(got.code, got.guards, got.sources)
 

@@ -366,17 +366,6 @@ def test_break(f, args, breaks, graphs):
 # ---- frames that are left to Python
 
 
-def test_break_in_a_loop_leaves_the_frame_to_python():
-    def f(x):
-        for i in range(3):
-            print(i)
-            x = x + i
-        return x
-
-    log = check(f, X, breaks=None)
-    assert not log.graphs and "inside a loop" in log.skips[0]
-
-
 def test_frame_without_tensors_is_skipped():
     log = check(lambda n: n + 1, 3, breaks=None)
     assert log.skips == ["no tensor operations"]

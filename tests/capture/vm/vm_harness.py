@@ -15,8 +15,7 @@ import torch
 
 from braze.capture import Captured, Skip, capture_frame
 from braze.capture.source import FrameValues
-from braze.capture.vm.resume import is_continuation
-from braze.capture.vm.values.functions import make_function
+from braze.capture.vm.resume import Tail, is_continuation, resume
 from braze.ir import Graph, interpret, load_python, verify
 
 
@@ -75,16 +74,15 @@ def compiled(f: FunctionType, log: Log, fullgraph: bool = False) -> Callable[...
 def _instrument(code: CodeType, log: Log) -> CodeType:
     """Replacement code whose continuation functions are captured in turn."""
 
-    def wrap(const: Any) -> Any:
-        if isinstance(const, FunctionType) and is_continuation(const.__code__):
-            return compiled(const, log)
-        if const is make_function:
-            return lambda code, *rest: (
-                compiled(make_function(code, *rest), log) if is_continuation(code) else make_function(code, *rest)
-            )
-        return const
+    def run(*call: Any) -> Any:
+        function, *args = call
+        out = compiled(function, log)(*args)
+        while type(out) is Tail:
+            function, *args = out
+            out = compiled(function, log)(*args)
+        return out
 
-    return code.replace(co_consts=tuple(wrap(c) for c in code.co_consts))
+    return code.replace(co_consts=tuple(run if c is resume else c for c in code.co_consts))
 
 
 def same(a: Any, b: Any, seen: set[int] | None = None) -> bool:

@@ -20,5 +20,6 @@ them as it found them. Targets of the graph's calls are torch functions, methods
 
 from .entry import capture_frame
 from .output import Captured, CompileGraph, Skip
+from .resume import is_continuation, origin
 
-__all__ = ["Captured", "CompileGraph", "Skip", "capture_frame"]
+__all__ = ["Captured", "CompileGraph", "Skip", "capture_frame", "is_continuation", "origin"]

@@ -11,6 +11,7 @@ import torch
 from .attributes import find, guard_class
 from .frame import Frame
 from .handlers.markers import is_disabled
+from .passing import passes_result
 from .registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handler_of, is_pure, is_torch_c, is_torch_leaf
 from .signals import NotConst, unsupported
 from .values.base import Value
@@ -29,6 +30,7 @@ _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE
 MAX_DEPTH = 150  # inlined frames in one another; each takes several of the real interpreter's
 
 
+@passes_result
 def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a Python function: by its handler, as one call of the graph, or inlined."""
     if isinstance(f, FunctionValue):
@@ -53,6 +55,7 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
     return inline(vm, f, args, kwargs)
 
 
+@passes_result
 def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Interpret the function's code in a frame of its own."""
     code = f.code
@@ -188,6 +191,7 @@ def unsupported_call(vm: Tracer, function: Any, detail: str) -> NoReturn:
     unsupported(f"a call of {name_of(function)}()" + (f" with {detail}" if detail else ""))
 
 
+@passes_result
 def call_raw(vm: Tracer, raw: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a raw class attribute (found by the MRO) with the instance as the first argument."""
     t = type(raw)
@@ -202,6 +206,7 @@ def call_raw(vm: Tracer, raw: Any, args: list[Value], kwargs: dict[str, Value]) 
     return vm.wrap_static(raw).call(vm, args, kwargs)
 
 
+@passes_result
 def call_special(vm: Tracer, obj: Value, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
     """``type(obj).name(obj, *args)``: how Python calls special methods. TypeError where the class lacks it."""
     cls = obj.pytype(vm)

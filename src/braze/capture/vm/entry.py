@@ -18,9 +18,10 @@ from braze.fake import FakeMode, fake_like
 from braze.ir.pause import paused_gc
 
 from .decode import decode
-from .frame import OuterFrame
-from .output import Captured, CompileGraph, Skip, finish_break, finish_return
+from .frame import Frame, moments
+from .output import Captured, CompileGraph, Skip, finish_return
 from .signals import Break, Raised, StopHere
+from .split import finish_break
 from .tracer import Plan, Tracer
 from .values.base import Value
 from .values.functions import CellValue
@@ -72,10 +73,38 @@ def _capture(
     with paused_gc():
         t = _Pass(code, function, args, plan, state)
         t.run()
-        if t.error is not None and not fullgraph and t.plan_break():
-            t = _Pass(code, function, args, plan, state)
-            t.run()
-    return t.result(compile_graph, fullgraph)
+        if t.error is None or fullgraph:
+            return t.result(compile_graph, fullgraph)
+        return _split(t, code, function, args, compile_graph, state)
+
+
+ATTEMPTS = 3  # places, from the innermost frame outwards, at which a frame is tried to be split
+
+
+def _split(
+    first: _Pass,
+    code: CodeType,
+    function: FunctionType,
+    args: Sequence[Any],
+    compile_graph: CompileGraph,
+    state: GlobalState,
+) -> Captured | Skip:
+    """Trace again, up to what ended the first trace, and make a graph break there."""
+    e, reason = first.error, first.reason()
+    assert e is not None
+    places, complete = moments(e)
+    e.__traceback__ = None  # it holds all frames
+    if reason.whole and complete:
+        places.pop()
+    out: Captured | Skip | None = None
+    for serial, jumps, pc in dict.fromkeys([*places[: -ATTEMPTS : -1], *places[:1]]):
+        t = _Pass(code, function, args, Plan(serial, jumps, pc, reason, first.plan.policy), state)
+        t.run()
+        got = t.result(compile_graph, False)
+        if not isinstance(got, Skip):
+            return got
+        out = got if out is None else out
+    return first.result(compile_graph, False) if out is None else out
 
 
 class _Pass:
@@ -91,7 +120,7 @@ class _Pass:
         for raw, cell in zip(function.__closure__ or (), func._cells):
             vm.remember_value(raw, cell)
         slots = [vm.wrap(args[i], vm.sources.local(i)) for i in range(argument_count(code))]
-        self.frame = OuterFrame(vm, decode(code), func, list(slots))
+        self.frame = Frame(vm, decode(code), func, list(slots))
         self.value: Value | None = None
         self.error: Break | Raised | None = None
 
@@ -110,18 +139,13 @@ class _Pass:
             vm.modes.restore()
             del vm.guards.set.here  # the set outlives the trace
 
-    def plan_break(self) -> bool:
-        """Note where the next pass must stop."""
-        e, plan = self.error, self.plan
+    def reason(self) -> Break:
+        """Why the trace ended."""
+        e = self.error
         if isinstance(e, Break):
-            plan.stop_step, plan.reason = self.frame.step - 1, e
-            return True
+            return e
         assert e is not None
-        if plan.raised_at < 0:
-            return False
-        plan.stop_step = plan.raised_at
-        plan.reason = Break(f"the program raises {e.value.pytype(self.vm).__name__}")
-        return True
+        return Break(f"the program raises {e.value.pytype(self.vm).__name__}")
 
     def result(self, compile_graph: CompileGraph, fullgraph: bool) -> Captured | Skip:
         vm, e = self.vm, self.error
@@ -132,7 +156,7 @@ class _Pass:
         if e is not None:
             return Skip(f"the frame raises {e.value.pytype(vm).__name__}", once=True)
         if self.value is not None and not vm.graph.calls:
-            return Skip("no tensor operations")
+            return Skip("no tensor operations", guards=vm.guards.set)
         vm.guard_mutated_inputs()
         vm.guard_written_objects()
         if self.value is not None:
@@ -140,7 +164,7 @@ class _Pass:
         reason = self.plan.reason
         assert reason is not None
         try:
-            return finish_break(vm, self.code, self.frame, compile_graph, reason)
+            return finish_break(vm, self.code, compile_graph, reason)
         except Break as again:
             what = f"{reason.what}, and there the frame cannot be split: {again.what}"
             return Skip(what, reason.loc, hint=reason.hint)

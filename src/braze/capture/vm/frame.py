@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .decode import Code, Op
+from .passing import PASSING, passes_result
 from .signals import Break, NotConst, Raised, StopHere
 from .values.base import Const, Value
 
@@ -18,9 +20,14 @@ LASTI = Const(0)  # the offset of the raising instruction; only tracebacks use i
 
 
 class Frame:
-    """One call of a Python function during interpretation."""
+    """One call of a Python function during interpretation.
 
-    __slots__ = ("vm", "code", "func", "slots", "stack", "pc", "kw_names", "yielded", "pending", "globals")
+    (``serial``, ``jumps``, ``pc``) is a moment of the trace: the frame's number, its jumps back so far, and place.
+    """
+
+    __slots__ = (
+        "vm", "code", "func", "slots", "stack", "pc", "kw_names", "yielded", "pending", "globals", "serial", "jumps",
+    )  # fmt: skip
 
     def __init__(self, vm: Tracer, code: Code, func: FunctionValue | MadeFunction, slots: list[Value | None]) -> None:
         self.vm, self.code, self.func = vm, code, func
@@ -31,6 +38,9 @@ class Frame:
         self.yielded = False
         self.pending: Value | None = None  # an exception to raise when the generator goes on
         self.globals: dict[str, Any] = func.globals
+        self.serial = vm.frames_made
+        vm.frames_made += 1
+        self.jumps = 0
 
     @property
     def op(self) -> Op:
@@ -62,22 +72,27 @@ class Frame:
             frames.pop()
 
     def run(self) -> Value:
-        """Run until the frame returns or yields (``yielded``); the value."""
+        """Run until the frame returns or yields (``yielded``); the value. StopHere at the planned moment."""
         ops = self.code.ops
         if self.pending is not None:
             error, self.pending = self.pending, None
             self.unwind(Raised(error))
+        stop = self.vm.plan.stop_pc if self.serial == self.vm.plan.stop_serial else -1
         while True:
             pc = self.pc
             op = ops[pc]
+            if pc == stop and self.jumps == self.vm.plan.stop_jumps:
+                self.vm.stopped = list(self.vm.frames)
+                raise StopHere
             self.pc = pc + 1
             try:
                 out = op.run(self, op)
             except Raised as e:
                 self.unwind(e)
                 continue
-            except NotConst:
-                self.locate(Break(f"{op.name} needs a value that is only known when the program runs"))
+            except NotConst as e:
+                new = Break(f"{op.name} needs a value that is only known when the program runs")
+                self.locate(new.with_traceback(e.__traceback__))
             except Break as e:
                 self.locate(e)
             if out is not None:
@@ -101,37 +116,44 @@ class Frame:
             self.stack.append(LASTI)
         self.stack.append(e.value)
         self.kw_names = ()
+        if target < self.pc:
+            self.jumps += 1
         self.pc = target
 
 
-class OuterFrame(Frame):
-    """The frame that is captured: counts its instructions, and stops where an earlier pass found a break."""
+_CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
+for _f in (Frame.run, Frame.run_call, Frame.locate, Frame.unwind):
+    passes_result(_f)
 
-    __slots__ = ("step",)
 
-    def __init__(self, vm: Tracer, code: Code, func: FunctionValue | MadeFunction, slots: list[Value | None]) -> None:
-        Frame.__init__(self, vm, code, func, slots)
-        self.step = 0  # instructions run
+def moments(e: BaseException) -> tuple[list[tuple[int, int, int]], bool]:
+    """Where a trace that an exception ended can be split: the moments (serial, jumps, pc) of the frames that it went
+    through, from the outermost one inwards; and whether the last one is where the exception was raised.
 
-    def run(self) -> Value:
-        ops = self.code.ops
-        stop = self.vm.plan.stop_step
-        while True:
-            pc = self.pc
-            op = ops[pc]
-            if self.step == stop:
-                raise StopHere
-            self.step += 1
-            self.pc = pc + 1
-            try:
-                out = op.run(self, op)
-            except Raised as e:
-                self.vm.plan.raised_at = self.step - 1
-                self.unwind(e)
-                continue
-            except NotConst:
-                self.locate(Break(f"{op.name} needs a value that is only known when the program runs"))
-            except Break as e:
-                self.locate(e)
-            if out is not None:
-                return out  # type: ignore[no-any-return]
+    Every frame but the last is at a call whose result is what the next frame returns.
+    """
+    out: list[tuple[int, int, int]] = []
+    last: Frame | None = None
+    tb = e.__traceback__
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if code is Frame.run.__code__:
+            frame = tb.tb_frame.f_locals["self"]
+            if frame is not last:
+                if last is not None and last.op.name not in _CALLS:
+                    return out, False
+                out.append((frame.serial, frame.jumps, frame.pc - 1))
+                last = frame
+        elif last is not None and code not in PASSING and _runs_below(tb):
+            return out, False
+        tb = tb.tb_next
+    return out, True
+
+
+def _runs_below(tb: TracebackType) -> bool:
+    below: TracebackType | None = tb
+    while below is not None:
+        if below.tb_frame.f_code is Frame.run_call.__code__:
+            return True
+        below = below.tb_next
+    return False

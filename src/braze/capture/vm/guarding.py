@@ -69,7 +69,7 @@ class Guards:
         if _fixed(source):
             return
         assert source is not None
-        if "<locals>" in raw.__qualname__:
+        if "<locals>" in raw.__qualname__ or raw.__qualname__.endswith("<resume>"):
             self.set.add(CodeIs.of(source, raw.__code__))
         else:
             self.set.add(IdIs.of(source, raw))

@@ -123,7 +123,7 @@ def list_append(f: Frame, o: Op) -> None:
     v = f.stack.pop()
     target = f.stack[-o.arg]
     assert isinstance(target, ListValue)
-    target.edit(f.vm).append(v)
+    target.extend(f.vm, [v])
 
 
 @op("SET_ADD")

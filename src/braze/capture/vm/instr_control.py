@@ -7,6 +7,7 @@ from typing import Any
 
 from .decode import Op, op
 from .frame import Frame
+from .passing import passes_result
 from .signals import NotConst, Raised, unsupported
 from .values.base import NONE, NULL, Const, Value, boolean
 from .values.generator import GeneratorValue
@@ -34,6 +35,7 @@ MAX_JUMPS = 100_000  # backwards, in one capture: loops are unrolled
 
 def _go(f: Frame, target: int) -> None:
     if target < f.pc:
+        f.jumps += 1
         f.vm.backward_jumps += 1
         if f.vm.backward_jumps > MAX_JUMPS:
             unsupported("a loop of too many steps", "it would be unrolled; keep it outside of the compiled function")
@@ -122,6 +124,7 @@ def kw_names(f: Frame, o: Op) -> None:
 
 
 @op("CALL")
+@passes_result
 def call(f: Frame, o: Op) -> None:
     n = o.arg
     stack = f.stack
@@ -149,6 +152,7 @@ def call(f: Frame, o: Op) -> None:
 
 
 @op("CALL_KW")
+@passes_result
 def call_kw(f: Frame, o: Op) -> None:
     names = f.stack.pop().as_const(f.vm)
     args = f.pop_n(o.arg)
@@ -160,6 +164,7 @@ def call_kw(f: Frame, o: Op) -> None:
 
 
 @op("CALL_FUNCTION_EX")
+@passes_result
 def call_function_ex(f: Frame, o: Op) -> None:
     kwargs: dict[str, Value] = {}
     if o.arg & 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import sys
+from types import FunctionType
 from typing import Any
 
 from .decode import Op, op
@@ -14,6 +15,7 @@ from .signals import unsupported
 from .values.base import NULL, Const, Value
 from .values.functions import CellValue
 from .values.sequences import SliceValue, TupleValue
+from .values.statics import FunctionValue
 
 
 @op("NOP", "RESUME", "CACHE", "PRECALL", "EXTENDED_ARG", "COPY_FREE_VARS_DONE", "NOT_TAKEN")
@@ -46,6 +48,8 @@ def const_value(f: Frame, o: Op) -> Value:
 
 
 def _constant(raw: Any) -> Value:
+    if type(raw) is FunctionType:
+        return FunctionValue(raw)
     return TupleValue([_constant(x) for x in raw]) if type(raw) is tuple else Const(raw)
 
 

@@ -67,7 +67,13 @@ def _index_iterator(vm: Tracer, v: Value) -> Value:
         state[0] += 1
         return out
 
-    return LazyIterator(type(iter(_Indexed())), step, [v])
+    return LazyIterator(type(iter(_Indexed())), step, lambda: [v, Const(state[0])], _indexed_from)
+
+
+def _indexed_from(obj: Any, index: int) -> Any:
+    out: Any = iter(obj)
+    out.__setstate__(index)
+    return out
 
 
 class _Indexed:

@@ -2,12 +2,14 @@
 
 ``continuation(code, target, stack, names)`` is the original code with a new beginning: its arguments are the stack
 entries and the live variables, its free variables are the original's cells; it restores the stack and jumps.  One code
-object serves all breaks of the same shape, so compiled versions of it are found again.
+object serves all breaks of the same shape, so compiled versions of it are found again; the continuation of a
+continuation is one of the original, so that a loop has as many as it has breaks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -20,7 +22,9 @@ from braze.capture.bytecode import (
     Instr,
     Label,
     Region,
+    forget_bytecode,
     instructions_of,
+    remember_bytecode,
 )
 from braze.capture.emit import Emitter
 
@@ -31,8 +35,10 @@ VALUE_ENTRY = "value"
 EXCEPTION_ENTRY = "exception"  # what PUSH_EXC_INFO leaves below an exception; passed is the one being handled
 _ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP", "JUMP_NO_INTERRUPT"))
 _VARIABLES = LOCALS | CELLS
+CALLEE = "<callee>"
+AT_INSTRUCTION, AFTER_CALL, AS_GENERATOR = "at", "after call", "generator"
 _CACHE: dict[tuple[Any, ...], CodeType] = {}
-_ORIGINS: dict[CodeType, str] = {}
+_ORIGINS: dict[int, _Origin] = {}  # by id of the continuation's code, which _CACHE keeps
 
 
 def _unique_names(b: Bytecode) -> None:
@@ -103,56 +109,100 @@ def unique_slot_names(code: CodeType) -> list[str]:
     return [*b.varnames, *(c for c in b.cellvars if c not in b.varnames), *b.freevars]
 
 
-def continuation(code: CodeType, index: int, stack: Sequence[str], names: Sequence[str]) -> CodeType:
+@dataclass(frozen=True)
+class _Origin:
+    """Where a continuation comes from: the original code, and which of its instructions each own one is."""
+
+    code: CodeType
+    indices: list[int | None]
+
+
+def original_place(code: CodeType, index: int) -> tuple[CodeType, int]:
+    """The original code and the index in it of an instruction of a continuation; others are their own original."""
+    found = _ORIGINS.get(id(code))
+    if found is None:
+        return code, index
+    at = found.indices[index]
+    assert at is not None, "a break in the beginning of a continuation"
+    return found.code, at
+
+
+def continuation(
+    code: CodeType, index: int, stack: Sequence[str], names: Sequence[str], entry: str = AT_INSTRUCTION
+) -> CodeType:
     """The code object of the rest from instruction ``index``.
 
     ``stack``: one entry an item, NULL_ENTRY, VALUE_ENTRY or EXCEPTION_ENTRY; ``names``: the plain variables passed,
     after the stack values. Free variables: :func:`closure_names`.
+
+    ``entry`` AFTER_CALL: the instruction is a call that has begun; its result is what the last argument, a tuple of a
+    function and its arguments, gives, which is called in the call's place. AS_GENERATOR: the instruction is a yield;
+    the code is a generator's, and yields the topmost stack entry first.
     """
-    key = (code, index, tuple(stack), tuple(names))
+    code, index = original_place(code, index)
+    key = (id(code), index, tuple(stack), tuple(names), entry)
     found = _CACHE.get(key)
     if found is not None:
         return found
     if len(_CACHE) > 4096:
         _CACHE.clear()
         _ORIGINS.clear()
-    b = instructions_of(code)
-    _unique_names(b)
-    keep = reachable(b, item_of(b, index))
-    entry = Label("entry")
-    at = item_of(b, index)
-    items: list[Instr | Label] = []
-    for i, item in enumerate(b.items):
-        if i == at:
-            items.append(entry)
-        if isinstance(item, Label) or i in keep:
-            items.append(item)
-    b.items = items
-    cells = closure_names(code)
-    params = [f"<stack {i}>" for i, s in enumerate(stack) if s != NULL_ENTRY]
-    b.varnames = [*params, *names, *(v for v in b.varnames if v not in cells and v not in names and v not in params)]
-    b.cellvars, b.freevars = [], cells
-    b.argcount, b.posonlyargcount, b.kwonlyargcount = len(params) + len(names), 0, 0
-    b.flags &= ~(0x04 | 0x08)
-    b.consts = [None]
-    b.names = []
-    b.name, b.qualname = f"{origin(code)}<resume>", f"{origin(code)}<resume>"
-    first = _line_at(b.items, entry) or b.firstlineno
-    _prologue(b, entry, stack, params, first)
-    b.regions = [r for r in b.regions if _placed(b, r)]
-    out = assemble(b)
+        forget_bytecode()
+    out, origin_ = _make(code, index, stack, names, entry)
     _CACHE[key] = out
-    _ORIGINS[out] = origin(code)
+    _ORIGINS[id(out)] = origin_
     return out
 
 
-def origin(code: CodeType) -> str:
-    """The name of the function that a continuation continues."""
-    return _ORIGINS.get(code, code.co_name)
+def _make(
+    code: CodeType, index: int, stack: Sequence[str], names: Sequence[str], entry: str
+) -> tuple[CodeType, _Origin]:
+    b = instructions_of(code)
+    _unique_names(b)
+    place: dict[Instr, int] = {ins: i for i, ins in enumerate(b.instructions)}
+    at = item_of(b, index)
+    keep = reachable(b, at)
+    start = Label("entry")
+    items: list[Instr | Label] = []
+    for i, item in enumerate(b.items):
+        if i == at and entry != AFTER_CALL:
+            items.append(start)
+        if isinstance(item, Label) or i in keep:
+            items.append(item)
+        if i == at and entry == AFTER_CALL:
+            assert isinstance(item, Instr)
+            call = Instr("CALL_FUNCTION_EX", 0, 0, item.pos)
+            place[call] = index
+            over = Label("over")
+            items += [Instr("JUMP", over, 0, item.pos), start, call, over]
+    b.items = items
+    cells = closure_names(code)
+    params = [f"<stack {i}>" for i, s in enumerate(stack) if s != NULL_ENTRY]
+    last = [CALLEE] if entry == AFTER_CALL else []
+    given = [*params, *names, *last]
+    b.varnames = [*given, *(v for v in b.varnames if v not in cells and v not in given)]
+    b.cellvars, b.freevars = [], cells
+    b.argcount, b.posonlyargcount, b.kwonlyargcount = len(given), 0, 0
+    b.flags &= ~(0x04 | 0x08)
+    b.consts = [None]
+    b.names = []
+    b.name, b.qualname = f"{code.co_name}<resume>", f"{code.co_name}<resume>"
+    first = _line_at(b.items, start) or b.firstlineno
+    _prologue(b, start, stack, params, first, entry)
+    b.regions = [r for r in b.regions if _placed(b, r)]
+    out = assemble(b)
+    remember_bytecode(out, b)
+    return out, _Origin(code, [place.get(ins) for ins in b.instructions])
+
+
+def origin(code: CodeType) -> CodeType:
+    """The code of the function that a continuation continues; any other code itself."""
+    found = _ORIGINS.get(id(code))
+    return code if found is None else found.code
 
 
 def is_continuation(code: CodeType) -> bool:
-    return code in _ORIGINS
+    return id(code) in _ORIGINS
 
 
 def closure_names(code: CodeType) -> list[str]:
@@ -169,12 +219,19 @@ def _line_at(items: list[Instr | Label], entry: Label) -> int | None:
     return None
 
 
-def _prologue(b: Bytecode, entry: Label, stack: Sequence[str], params: list[str], line: int) -> None:
+def _prologue(b: Bytecode, start: Label, stack: Sequence[str], params: list[str], line: int, entry: str) -> None:
     body = b.items
     b.items = []
     e = Emitter(b)
     e.line(line)
-    e.prologue()
+    if entry == AS_GENERATOR:
+        if b.freevars:
+            e.emit("COPY_FREE_VARS", len(b.freevars))
+        e.emit("RETURN_GENERATOR")
+        e.pop()
+        e.emit("RESUME", 0)
+    else:
+        e.prologue()
     names = iter(params)
     for s in stack:
         if s == NULL_ENTRY:
@@ -184,10 +241,37 @@ def _prologue(b: Bytecode, entry: Label, stack: Sequence[str], params: list[str]
         if s == EXCEPTION_ENTRY:
             e.emit("PUSH_EXC_INFO")
             e.pop()
+    if entry == AFTER_CALL:
+        e.callee_const(resume)
+        e.load(CALLEE)
+        params = [*params, CALLEE]
     for name in params:
         e.delete(name)  # the frame must not keep what the stack drops
-    e.jump(entry)
+    e.jump(start)
     b.items += body
+
+
+# ---- running continuations
+
+
+class Tail(tuple):  # type: ignore[type-arg]
+    """What replacement code of a continuation returns for the next one: (function, *arguments).
+
+    A loop with a break in it thus takes no more of Python's stack than one round does.
+    """
+
+    __slots__ = ()
+
+
+def resume(*call: Any) -> Any:
+    """Call a continuation (function, *arguments), and the ones that follow it, for the value that the frame returns."""
+    function, *args = call
+    out = function(*args)
+    while type(out) is Tail:
+        function, *args = out
+        out = None
+        out = function(*args)
+    return out
 
 
 def _placed(b: Bytecode, r: Region) -> bool:
@@ -201,16 +285,3 @@ def stack_effect(ins: Instr, jump: bool) -> int:
     if ins.op == "CALL" and VERSION < (3, 12):
         return -(int(ins.arg) + 1)  # dis counts the arguments with PRECALL, which leaves the stack alone
     return _effect(ins, jump)
-
-
-def in_loop(code: CodeType, index: int) -> bool:
-    """Whether instruction ``index`` can run again after itself."""
-    b = instructions_of(code)
-    at = item_of(b, index)
-    where = {item: i for i, item in enumerate(b.items) if isinstance(item, Label)}
-    item = b.items[at]
-    assert isinstance(item, Instr)
-    nexts = [] if item.op in _ENDS and item.op not in ("JUMP", "JUMP_NO_INTERRUPT") else [at + 1]
-    if isinstance(item.arg, Label):
-        nexts.append(where[item.arg])
-    return any(at in reachable(b, n) for n in nexts)

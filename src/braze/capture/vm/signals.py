@@ -22,16 +22,18 @@ class Raised(Exception):
 class Break(Unsupported):
     """Something in the user's program that the graph cannot hold; becomes a graph break, or an error in full graph.
 
-    ``loc`` is the user's line, filled in by the frame in which it happened.
+    ``loc`` is the user's line, filled in by the frame in which it happened. ``whole``: the instruction looks at its
+    frame (``locals()``), which therefore must be the original one.
     """
 
-    def __init__(self, what: str, hint: str = "") -> None:
+    def __init__(self, what: str, hint: str = "", whole: bool = False) -> None:
         super().__init__(what, hint=hint)
         self.loc: Loc | None = None
+        self.whole = whole
 
 
 class StopHere(Exception):
-    """The outermost frame reached the instruction at which the first pass found a break."""
+    """The trace reached the moment at which an earlier pass found a break."""
 
 
 class NotConst(Exception):

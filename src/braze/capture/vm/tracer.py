@@ -36,9 +36,10 @@ from .values.tensor import TensorValue
 class Plan:
     """What earlier passes over the frame found out."""
 
-    stop_step: int = -1  # the outer frame's instruction count at which to stop
+    stop_serial: int = -1  # the moment at which to stop: frame, jumps back in it, instruction
+    stop_jumps: int = 0
+    stop_pc: int = -1
     reason: Break | None = None
-    raised_at: int = -1
     policy: SizePolicy = field(default_factory=SizePolicy)
 
 
@@ -61,6 +62,8 @@ class Tracer:
         self.effects = Effects()
         self.modes = Modes()
         self.frames: list[Frame] = []
+        self.frames_made = 0
+        self.stopped: list[Frame] = []  # the frames, outermost first, when the trace stopped at a planned moment
         self.handled: Value | None = None  # the exception being handled
         self.by_id: dict[int, Value] = {}  # existing objects
         self.by_fake: dict[int, TensorValue] = {}
@@ -142,6 +145,11 @@ class Tracer:
 
     def decode(self, code: CodeType) -> Any:
         return decode(code)
+
+    def generator_rest(self, generator: Any) -> Any:
+        from .split import generator_rest
+
+        return generator_rest(self, generator)
 
     # -- small constructors ----
     def new_tuple(self, items: list[Value]) -> TupleValue:

@@ -34,6 +34,7 @@ from .guarding import Frozen
 from .registry import is_static
 from .signals import unsupported
 from .values.base import FALSE, NONE, TRUE, Const, Value
+from .values.existing import KINDS, ExistingIterator, readable
 from .values.functions import CellValue, GetterValue, MethodValue, PartialValue, WrapperValue
 from .values.mappings import DictValue, SetValue
 from .values.modules import ModuleValue
@@ -216,6 +217,13 @@ def _wrapper(vm: Tracer, raw: Any, source: Source | None) -> Value:
     return WrapperValue(raw, source)
 
 
+def _iterator(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    if source is None or not readable(raw):
+        return _object(vm, raw, source)
+    vm.guards.type_(source, type(raw))
+    return ExistingIterator(raw, source)
+
+
 def _exception(vm: Tracer, raw: Any, source: Source | None) -> Value:
     vm.guards.type_(source, type(raw))
     where = source.attr("args") if source is not None else None
@@ -312,6 +320,7 @@ WRAPPERS: dict[type, Wrapper] = {
     property: _wrapper,
     torch.SymInt: _symint,
     torch.SymBool: _symbool,
+    **dict.fromkeys(KINDS, _iterator),
     torch.Tensor: _tensor,
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import sys
@@ -14,7 +15,7 @@ from ..attributes import find
 from ..operators import COMPARE, FUNCTIONS
 from ..protocols import identical
 from ..registry import BREAKS, HANDLERS, handles, pure, simple
-from ..signals import NotConst, Raised, unsupported
+from ..signals import Break, NotConst, Raised, unsupported
 from ..values import symbolic
 from ..values.base import NONE, Const, Value, boolean
 from ..values.functions import SuperValue
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 pure(abs, hash, ord, chr, hex, oct, bin, ascii, round, complex, bytes, format)
 pure(*(f for f in vars(math).values() if callable(f)))
+_f: Any
 for _f in vars(operator).values():
     if callable(_f) and not isinstance(_f, type) and getattr(_f, "__module__", "") == "_operator":
         pure(_f)
@@ -40,11 +42,7 @@ BREAKS.update(
         print: ("print()", "remove it, or guard it with torch.compiler.is_compiling()"),
         input: ("input()", ""),
         open: ("opening a file", ""),
-        eval: ("eval()", ""),
-        exec: ("exec()", ""),
         compile: ("compile()", ""),
-        globals: ("globals()", ""),
-        locals: ("locals()", ""),
         breakpoint: ("breakpoint()", "set it outside of the compiled function"),
         __import__: ("__import__()", "import outside of the compiled function"),
     }
@@ -158,9 +156,27 @@ def delattr_(vm: Tracer, v: Value, name: Value) -> Value:
     return NONE
 
 
-@simple(vars)
-def vars_(vm: Tracer, v: Value) -> Value:
-    return v.get_attr(vm, "__dict__")
+@handles(vars)
+def vars_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0].get_attr(vm, "__dict__") if args else looks_at_frame(vars)(vm, args, kwargs)
+
+
+def looks_at_frame(function: Any) -> Any:
+    """The handler of a function that reads its caller's frame, which must be the original one."""
+
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Break(f"{function.__name__}(), which looks at the frame", "call it outside", whole=True)
+
+    return handler
+
+
+for _f in (eval, exec, locals, globals, sys._getframe, inspect.currentframe, inspect.stack):
+    HANDLERS[_f] = looks_at_frame(_f)
+
+
+@handles(dir)
+def dir_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return vm.fold(dir, args) if args else looks_at_frame(dir)(vm, args, kwargs)
 
 
 # ---- iteration
@@ -198,7 +214,7 @@ def enumerate_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
         count[0] += 1
         return TupleValue([Const(count[0] - 1), v])
 
-    return LazyIterator(enumerate, step, [it, start], enumerate)
+    return LazyIterator(enumerate, step, lambda: [it, Const(count[0])])
 
 
 @handles(zip)
@@ -219,7 +235,11 @@ def zip_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             out.append(v)
         return TupleValue(out)
 
-    return LazyIterator(zip, step, list(its), None if strict else zip)
+    return LazyIterator(zip, step, lambda: list(its), _strict_zip if strict else zip)
+
+
+def _strict_zip(*its: Any) -> Any:
+    return zip(*its, strict=True)
 
 
 def _check_strict(vm: Tracer, its: list[Value], i: int, got: list[Value]) -> None:
@@ -244,7 +264,7 @@ def map_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             items.append(v)
         return func.call(vm, items, {})
 
-    return LazyIterator(map, step, [func, *its], map)
+    return LazyIterator(map, step, lambda: [func, *its])
 
 
 @handles(filter)
@@ -258,7 +278,7 @@ def filter_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
                 return v
         return None
 
-    return LazyIterator(filter, step, [func, it], filter)
+    return LazyIterator(filter, step, lambda: [func, it])
 
 
 @handles(reversed)

@@ -21,10 +21,14 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import BINDERS, find
+from ..passing import passes_result
 from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handles, pure, simple
+from ..resume import resume
 from ..signals import unsupported
 from ..values.base import NONE, Const, Value
+from ..values.existing import LEAVES
 from ..values.functions import GetterValue, MadeFunction, MethodValue, PartialValue
+from ..values.iterators import IteratorValue
 from ..values.mappings import DictValue, SetValue
 from ..values.objects import ExceptionValue, ObjectValue
 from ..values.sequences import ListValue, TupleValue
@@ -86,6 +90,13 @@ def is_enabled_for(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     if raw is None or logger.source is None:
         unsupported("a logger made in the compiled function")
     return vm.wrap(raw.isEnabledFor(level), logger.source.call(_enabled_for(level), f"{{}}.isEnabledFor({level})"))
+
+
+@handles(resume)
+@passes_result
+def resume_call(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The rest of a callee after a break in it: traced as part of its caller's rest."""
+    return args[0].call(vm, args[1:], {})
 
 
 @handles(inspect.signature)
@@ -338,6 +349,16 @@ def _dereference(ref: Any) -> Any:
     return ref()
 
 
-for _cls in (itertools.chain, itertools.count, zip, map, filter, enumerate, type(iter([])), type(iter(()))):
-    HANDLERS[_cls.__next__] = lambda vm, args, kwargs: HANDLERS[next](vm, args, kwargs)
+def _next(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not isinstance(args[0], IteratorValue):
+        unsupported(f"going on with an existing {args[0].pytype(vm).__name__}")
+    return HANDLERS[next](vm, args, kwargs)
+
+
+for _cls in (
+    *(v for v in vars(itertools).values() if isinstance(v, type) and hasattr(v, "__next__")),
+    *(zip, map, filter, enumerate, reversed, type(reversed([])), type(iter({})), type(iter({}.values()))),
+    *(type(iter({}.items())), type(iter(set())), type(iter(int, 1)), *LEAVES),
+):
+    HANDLERS[_cls.__next__] = _next
     HANDLERS[_cls.__iter__] = lambda vm, args, kwargs: args[0]

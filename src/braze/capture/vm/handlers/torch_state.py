@@ -16,6 +16,7 @@ import torch.overrides
 import torch.utils.checkpoint
 from torch import nn
 
+from ..passing import passes_result
 from ..registry import BREAKS, HANDLERS, handles
 from ..signals import NotConst, unsupported
 from ..values.base import FALSE, NONE, TRUE, Const, Value
@@ -185,6 +186,7 @@ for _cls in torch.autograd.Function.__mro__:
 
 
 @handles(torch.utils.checkpoint.checkpoint)
+@passes_result
 def checkpoint(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The function itself: what to save and what to recompute is the partitioner's choice."""
     ours = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")

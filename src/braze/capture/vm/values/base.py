@@ -11,6 +11,7 @@ import enum
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+from ..passing import passes_result
 from ..signals import NotConst, unsupported
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Value:
         """The instance's ``__dict__`` as a DictValue, or None where instances have none."""
         return None
 
+    @passes_result
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return vm.call_special(self, "__call__", args, kwargs)
 

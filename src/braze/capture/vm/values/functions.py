@@ -17,6 +17,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from ..passing import passes_result
 from ..signals import unsupported
 from .base import Const, Value
 
@@ -113,6 +114,7 @@ class MadeFunction(Value):
     def set_attr(self, vm: Tracer, name: str, value: Value) -> None:
         self.own_attrs(vm).store(vm, name, value)
 
+    @passes_result
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return vm.call_function(self, args, kwargs)
 
@@ -168,6 +170,7 @@ class MethodValue(Value):
     def truth(self, vm: Tracer) -> bool:
         return True
 
+    @passes_result
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.func.call(vm, [self.owner, *args], kwargs)
 
@@ -213,6 +216,7 @@ class PartialValue(Value):
     def truth(self, vm: Tracer) -> bool:
         return True
 
+    @passes_result
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.func.call(vm, self.args + args, {**self.kwargs, **kwargs})
 

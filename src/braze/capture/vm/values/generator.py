@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..signals import Raised, unsupported
 from .base import NONE, Value
@@ -80,17 +80,42 @@ class GeneratorValue(IteratorValue):
         if self.done:
             return []
         if self.started:
-            unsupported("a generator that was started inside the compiled region leaves it")
+            return self._rest(vm).parts()
         func, args, kwargs = self.made_by
         return [func, *args, *kwargs.values()]
 
+    def _rest(self, vm: Tracer) -> GeneratorRest:
+        if self.running:
+            unsupported("a generator that runs leaves the compiled region")
+        return vm.generator_rest(self)
+
     def rebuild(self, rb: Rebuilder) -> None:
-        """One that has not started is made again by the same call."""
+        """One that has not started is made again by the same call, one that has by a continuation."""
         func, args, kwargs = self.made_by
         if self.done:
             rb.remember(self, lambda: rb.call(_exhausted, []))
+        elif self.started:
+            rest = self._rest(rb.vm)
+            rb.remember(self, lambda: rb.call(_started, [rest.function(rb), *rest.args]))
         else:
             rb.remember(self, lambda: rb.call(_call, [func, *args], kwargs))
+
+
+class GeneratorRest(Protocol):
+    """The continuation of a started generator: its arguments, and its function (see :mod:`..split`)."""
+
+    args: list[Value]
+
+    def parts(self) -> list[Value]: ...
+
+    def function(self, rb: Rebuilder) -> Value: ...
+
+
+def _started(func: Any, *args: Any) -> Any:
+    """A generator that is at the ``yield`` where its continuation begins."""
+    out = func(*args)
+    next(out)
+    return out
 
 
 def _call(func: Any, *args: Any, **kwargs: Any) -> Any:

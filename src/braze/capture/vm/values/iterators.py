@@ -144,16 +144,16 @@ class RangeIterator(IteratorValue):
 class LazyIterator(IteratorValue):
     """``zip``, ``map``, ``enumerate``, ``filter`` and their kind: ``step(vm)`` gives the next item or None.
 
-    ``remake`` is the callable and ``over`` the arguments with which the rest can be made again.
+    ``remake`` is the callable and ``over()`` the arguments with which the rest can be made again.
     """
 
     __slots__ = ("cls", "step", "remake", "over")
 
     def __init__(
-        self, cls: type, step: Callable[[Tracer], Value | None], over: list[Value], remake: Any = None
+        self, cls: type, step: Callable[[Tracer], Value | None], over: Callable[[], list[Value]], remake: Any = None
     ) -> None:
         self.source = None
-        self.cls, self.step, self.over, self.remake = cls, step, over, remake
+        self.cls, self.step, self.over, self.remake = cls, step, over, remake or cls
 
     def pytype(self, vm: Tracer) -> type:
         return self.cls
@@ -162,12 +162,10 @@ class LazyIterator(IteratorValue):
         return self.step(vm)
 
     def parts(self, vm: Tracer) -> list[Value]:
-        return self.over if self.remake is not None else self.rest(vm)
+        return self.over()
 
     def rebuild(self, rb: Rebuilder) -> None:
-        if self.remake is None:
-            self.rest(rb.vm)
-        rb.remember(self, lambda: rb.call(self.remake, self.over))
+        rb.remember(self, lambda: rb.call(self.remake, self.over()))
 
 
 class CallIterator(IteratorValue):
@@ -196,3 +194,9 @@ class CallIterator(IteratorValue):
             self.done = True
             return None
         return out
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [] if self.done else [self.func, self.sentinel]
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(_iterate if self.done else iter, self.parts(rb.vm)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.modules.module as nn_module
 from torch import nn
 
+from ..passing import passes_result
 from ..signals import Raised
 from .base import Value
 from .mappings import DictValue, MemberDict
@@ -79,6 +80,7 @@ class ModuleValue(ObjectValue):
                 return v
         vm.raise_(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
+    @passes_result
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.calls_forward(vm):
             return self.get_attr(vm, "forward").call(vm, args, kwargs)

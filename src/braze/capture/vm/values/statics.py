@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..passing import passes_result
 from ..signals import unsupported
 from .base import Const, Value
 
@@ -133,6 +134,7 @@ class FunctionValue(Const):
     def get_attr(self, vm: Tracer, name: str) -> Value:
         return vm.function_get(self, name)
 
+    @passes_result
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return vm.call_function(self, args, kwargs)
 
