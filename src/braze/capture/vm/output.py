@@ -93,6 +93,7 @@ class Writer:
         settle(vm.graph, vm.sizes)
         vm.graph.decide = vm.sizes
         types = [n.val for n in vm.graph.inputs]
+
         def compiled() -> Callable[..., Any]:
             return compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _f: Any
 
 
-
 def _check(vm: Tracer, cls: Any, *options: Any) -> None:
     """Raise in the program what the class says about its options."""
     try:
