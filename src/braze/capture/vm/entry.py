@@ -97,7 +97,7 @@ def _split(
     if reason.whole and complete:
         places.pop()
     out: Captured | Skip | None = None
-    for serial, jumps, pc in dict.fromkeys([*places[: -ATTEMPTS : -1], *places[:1]]):
+    for serial, jumps, pc in dict.fromkeys([*places[:-ATTEMPTS:-1], *places[:1]]):
         t = _Pass(code, function, args, Plan(serial, jumps, pc, reason, first.plan.policy), state)
         t.run()
         got = t.result(compile_graph, False)
