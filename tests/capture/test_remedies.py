@@ -9,7 +9,7 @@ from braze.api import log_of
 
 
 class Config:
-    flag = 0
+    flag = "a"
 
 
 def test_a_guard_failure_names_line_reason_and_remedy() -> None:
@@ -18,19 +18,21 @@ def test_a_guard_failure_names_line_reason_and_remedy() -> None:
     @braze.compile(backend="eager")
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
-        return y * 2 if config.flag == 0 else y - 1  # the line
+        return y * 2 if config.flag == "a" else y - 1  # the line
 
-    for flag in (0, 1, 2):
+    for flag in ("a", "b", "c"):
         config.flag = flag
         f(torch.ones(3))
     log = log_of(f)
     assert log is not None
     assert [r.loc.text for r in log.recompiles if r.loc] == [
-        "return y * 2 if config.flag == 0 else y - 1  # the line"
+        'return y * 2 if config.flag == "a" else y - 1  # the line'
     ] * 2
     (failure,) = log.guard_failures
     assert failure.what == "config.flag" and failure.count == 2 and failure.seconds > 0
-    assert "expected 1, got 2" in failure.reason and failure.loc is not None and "tensor" in failure.hint
+    assert (
+        "expected 'b', got 'c'" in failure.reason and failure.loc is not None and "few distinct values" in failure.hint
+    )
 
 
 def test_a_size_failure_names_the_dimension() -> None:
