@@ -3,7 +3,7 @@
 The canonical kernel is what the code generators take: its buffers are named by position (``b0``, ``b1``, …, in order of
 first use), one-dimensional, and every access has one index expression, the element offset from the buffer's data
 pointer (the storage offset is already in that pointer).  Axes are simplified (``axes``) and named ``x0``, ``x1``, …
-outside to inside, then ``r0``, ….
+outside to inside, then ``r0``, …; an indirect symbol ``t0``, … names one value in the whole kernel.
 
 Different buffers of one kernel may share memory where the buffer plan lets an output take over a dying input; then both
 are accessed at the same offsets by the same points.  Generators must not assume that they never alias.
@@ -100,22 +100,23 @@ def _flat(b: Buffer, name: str) -> Buffer:
 def _canonicalise(kernel: Kernel, buffers: list[Buffer]) -> Kernel:
     places: list[int] = []
     accesses: list[Access] = []
-    env: dict[Symbol, IntLike] = {}
+    bound: dict[tuple[Symbol, Value], IntLike] = {}  # a definition evaluated twice binds its symbol to two values
+    own: dict[int, dict[Symbol, IntLike]] = {}
     for k, i in enumerate(kernel.body):
         if isinstance(i, (Load, Store)):
             places.append(k)
             accesses.append(Access(offset_of(i.buffer.type.with_(offset=0), i.index), _weight(i)))
-            for s, _ in i.indirect:
-                if s not in env:
-                    env[s] = symbol(f"t{len(env)}", s.lo, s.hi, below=s.below)
+            for s, v in i.indirect:
+                name = bound.setdefault((s, v), symbol(f"t{len(bound)}", s.lo, s.hi, below=s.below))
+                own.setdefault(k, {})[s] = name
         elif isinstance(i, Index):
             places.append(k)
             accesses.append(Access(i.expr, 0))
     keep_r = any(isinstance(i, Reduce) and i.kind.startswith("arg") for i in kernel.body)
     axes = simplify(kernel.x, kernel.r, accesses, keep_r)
-    exprs = dict(zip(places, (substitute(e, env) for e in axes.exprs) if env else axes.exprs))
+    exprs = {k: substitute(e, own[k]) if k in own else e for k, e in zip(places, axes.exprs)}
     flat = {b: _flat(b, f"b{k}") for k, b in enumerate(buffers)}
-    body = _rebuild(kernel, env, flat, exprs)
+    body = _rebuild(kernel, own, flat, exprs)
     return Kernel("kernel", axes.x, axes.r, body, kernel.device, kernel.origin)
 
 
@@ -128,9 +129,9 @@ def _weight(i: Load | Store) -> int:
 
 
 def _rebuild(
-    kernel: Kernel, env: dict[Symbol, IntLike], flat: dict[Buffer, Buffer], exprs: dict[int, IntLike]
+    kernel: Kernel, own: dict[int, dict[Symbol, IntLike]], flat: dict[Buffer, Buffer], exprs: dict[int, IntLike]
 ) -> list[Instr]:
-    """The body with ``exprs[k]`` as the index of instruction k."""
+    """The body with ``exprs[k]`` as the index of instruction k and ``own[k]`` its indirect symbols' names."""
     new: dict[Value, Any] = {}
     body: list[Instr] = []
     for k, i in enumerate(kernel.body):
@@ -138,7 +139,7 @@ def _rebuild(
         if isinstance(i, Compute):
             made = Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
         elif isinstance(i, (Load, Store)):
-            bound = tuple([(_sym(env[s]), new[v]) for s, v in i.indirect])
+            bound = tuple([(_sym(own[k][s]), new[v]) for s, v in i.indirect])
             mask = None if i.mask is None else new[i.mask]
             index = (exprs[k],)
             if isinstance(i, Load):
