@@ -104,8 +104,8 @@ def test_layer_norm_reads_its_input_once() -> None:
 def test_layer_norm_backward_is_a_row_kernel_and_a_column_kernel() -> None:
     _, backward = graphs(layer_norm, PATTERNS["layer_norm"][1])
     rows, columns = kernels(fused(backward))
-    assert len(rows.writes) == 1 and len(columns.writes) == 2
-    assert [a.size for a in rows.r] == [96] and [a.size for a in columns.r] == [4, 32]
+    assert len(rows.writes) == 3 and len(columns.writes) == 2  # two are partial column sums
+    assert [a.size for a in rows.r] == [96] and [a.size for a in columns.r] == [4]
 
 
 def test_a_stored_gradient_and_its_column_sum_are_two_kernels() -> None:

@@ -365,8 +365,11 @@ def _splat_pointer(b: Builder, p: V, n: int) -> V:
     return b.let("ptr", n, f"shufflevector {first.typed}, {first.type} poison, <{n} x i32> zeroinitializer")
 
 
-def store(b: Builder, i: Store, at: Place, value: V, lanes: Lanes, mask: V | None, vector: bool) -> None:
-    """Write a value to memory, with the mask of the instruction and the tail joined."""
+def store(
+    b: Builder, i: Store, at: Place, value: V, lanes: Lanes, mask: V | None, vector: bool, first: V | None = None
+) -> None:
+    """Write a value to memory, with the mask of the instruction and the tail joined. ``first``: of a sum, whether this
+    is the first point that hits the element."""
     dtype = i.buffer.type.dtype
     elem, align = memory_elem(dtype), dtype.itemsize
     if dtype == torch.bool:
@@ -374,6 +377,9 @@ def store(b: Builder, i: Store, at: Place, value: V, lanes: Lanes, mask: V | Non
     if i.mode == "atomic_add":
         _add(b, i, at, value, lanes, mask, vector)
         return
+    if first is not None:
+        old = load(b, Load(i.buffer, i.index), at, lanes, mask, vector)
+        value = _sum(b, b.select(first, b.like(old, 0), old), value, dtype)
     if not vector:
         if mask is None:
             b.emit(f"store {value.typed}, {at.base.typed}, align {align}")

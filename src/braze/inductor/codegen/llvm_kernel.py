@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Load, Reduce, Store
-from braze.ir import IntLike, Symbol, coefficient, mod
+from braze.ir import IntLike, Symbol, coefficient, mod, symbols
 from braze.runtime.cpu import Target
 
 from . import llvm_index as ix
@@ -259,8 +259,9 @@ class Writer:
             self.scope.values[i] = self._compute(i)
         elif isinstance(i, Store):
             at, mask = self._place(i)
-            vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode == "atomic_add")
-            ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector)
+            vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode != "set")
+            first = self._first_point(i) if i.mode == "sum" else None
+            ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector, first)
         if not isinstance(i, Store) and self.plan.stash.get(i) == self.number:
             keep(self, i)
 
@@ -277,12 +278,25 @@ class Writer:
         ix.bind_indirect(self.scope, i.indirect, self.b)
         at = ix.place(self.b, i, self.nest.offsets[i], self.scope, self.lanes, self._levels_of(i))
         mask = None if i.mask is None else self.scope.values[i.mask]
-        vector = self.is_vector(i) or (isinstance(i, Store) and i.mode == "atomic_add" and self.lanes.count > 1)
+        vector = self.is_vector(i) or (isinstance(i, Store) and i.mode != "set" and self.lanes.count > 1)
         if vector:
             if self.lanes.mask is not None:
                 mask = self.lanes.mask if mask is None else self.b.binary("and", mask, self.lanes.mask)
             mask = None if mask is None else self.b.splat(mask, self.lanes.count)
         return at, mask
+
+    def _first_point(self, i: Store) -> V:
+        """True at the first of the points that hit one element of a sum."""
+        b = self.b
+        own = symbols(self.nest.offsets[i])
+        folded = tuple([a.index for a in self.plan.serial if a.index not in own])
+        found = self.scope.integers.get(("first", folded))
+        if found is None:
+            total = b.const("i64", 0)
+            for s in folded:
+                total = b.binary("or", total, self.scope.symbols[s])
+            found = self.scope.integers["first", folded] = b.compare("eq", total, b.const("i64", 0))
+        return found
 
     def _levels_of(self, i: Load | Store) -> dict[Symbol, int]:
         if not i.indirect:

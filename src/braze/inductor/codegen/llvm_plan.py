@@ -4,7 +4,7 @@ threads, and how many passes over the reduction axes there are.
 The nest, outermost first::
 
     unit        the parallel x axes, flattened (and chunks of the vector axis, if that is an x axis); split over threads
-    serial x    axes that must not run in parallel (an atomic_add may hit one element from several of their points)
+    serial x    axes that must not run in parallel (an atomic_add or a sum hits one element from several points)
     vector x    if the vector axis is an x axis
     pass 0, 1   each a loop over the r axes (the vector axis last, if it is an r axis)
 
@@ -213,7 +213,9 @@ def _lane_cost(nest: Nest, axis: Axis) -> float:
     cost = 0.0
     for i in nest.offsets:
         step = lane_step(nest, i, axis.index)
-        if isinstance(i, Store) and i.mode == "atomic_add" and step != 1:
+        if isinstance(i, Store) and i.mode == "sum" and step != 1:
+            cost += 1e6  # its points must come one after another, in lanes of its own
+        elif isinstance(i, Store) and i.mode == "atomic_add" and step != 1:
             cost += 24.0
         elif step in (0, 1):
             cost += 0.25 if step == 0 else 1.0
@@ -290,8 +292,8 @@ def choose_lanes(nest: Nest, axis: Axis, target: Target) -> int:
 
 
 def conflict_free(nest: Nest, axis: Axis) -> bool:
-    """True when different values of the axis never make an atomic_add hit one element."""
-    return all(_distinct(nest.offsets[i], axis) for i in nest.body if isinstance(i, Store) and i.mode == "atomic_add")
+    """True when different values of the axis never make an atomic_add or a sum hit one element."""
+    return all(_distinct(nest.offsets[i], axis) for i in nest.body if isinstance(i, Store) and i.mode != "set")
 
 
 def _distinct(e: IntLike, axis: Axis) -> bool:

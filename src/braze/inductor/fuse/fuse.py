@@ -7,6 +7,7 @@ import torch
 from braze.inductor.loops import Program, allocated
 
 from .build import build_steps
+from .columns import fold_columns
 from .ops import Analysis
 from .placement import place
 from .schedule import order
@@ -26,7 +27,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     merge_columns(clusters, traits)
     merge_edges(clusters, traits)
     placement = place(clusters, traits)
-    steps = order(build_steps(clusters, placement, traits))
+    steps = order(fold_columns(build_steps(clusters, placement, traits), traits))
     return Program(program.name, program.inputs, steps, program.outputs, allocated(steps), constants=program.constants)
 
 

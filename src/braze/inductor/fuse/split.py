@@ -185,7 +185,7 @@ class _Splitter:
                 body += [load, made := Reduce(i.kind, load, i.dtype)]
                 self.new[i] = made
             elif i in self.late:
-                made_i = _rebound(i, self.new)
+                made_i = rebound(i, self.new)
                 body.append(made_i)
                 self.new[i] = made_i
             else:
@@ -194,7 +194,7 @@ class _Splitter:
         return Kernel(k.name, k.x, (c,), in_passes(body, (c,)), k.device, k.origin)
 
 
-def _rebound(i: Instr, new: dict[Any, Any]) -> Instr:
+def rebound(i: Instr, new: dict[Any, Any]) -> Instr:
     if isinstance(i, (Load, Store)):
         bound = tuple([(s, new[v]) for s, v in i.indirect])
         mask = None if i.mask is None else new[i.mask]

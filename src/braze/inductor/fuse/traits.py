@@ -17,6 +17,8 @@ class DeviceTraits:
     ``split_points``: a reduction of fewer points is never split.
     ``launch_bytes``: memory traffic that costs as much as one more kernel.
     ``split_pieces``: a stored concatenation of at least so many points becomes one kernel a piece (0: never).
+    ``fold_rows``: a kernel that walks rows in memory order also sums its columns, in partial sums of about so many rows
+    that one thread makes (0: never).
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
     ``min_chunk``: a split reduction's chunks have at least so many points.
     ``column_stores``: a sum down the columns may also store what it adds (blocks of columns are written well).
@@ -31,6 +33,7 @@ class DeviceTraits:
     split_pieces: int = 0
     min_chunk: int = 1024
     column_stores: bool = False
+    fold_rows: int = 0
 
 
 CPU = DeviceTraits(
@@ -41,6 +44,7 @@ CPU = DeviceTraits(
     flop_bytes=0.3,
     launch_bytes=16 * 1024,
     split_pieces=4096,
+    fold_rows=64,
 )
 CUDA = DeviceTraits(
     264,

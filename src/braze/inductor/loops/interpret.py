@@ -139,9 +139,13 @@ class _Run:
             keep = self.values[i.mask].expand(shape)
             place, value = [p[keep] for p in place], value[keep]
         if not place:
-            data.copy_(data + value.sum() if i.mode == "atomic_add" else value.reshape(-1)[-1])
+            old = data if i.mode == "atomic_add" else 0
+            data.copy_(value.reshape(-1)[-1] if i.mode == "set" else old + value.sum())
         else:
-            data.index_put_(tuple(p.to(data.device) for p in place), value.to(data.device), i.mode == "atomic_add")
+            where = tuple(p.to(data.device) for p in place)
+            if i.mode == "sum":
+                data[where] = 0
+            data.index_put_(where, value.to(data.device), i.mode != "set")
 
     def run(self) -> None:
         for i in self.kernel.body:

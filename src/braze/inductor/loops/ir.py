@@ -115,12 +115,13 @@ class Reduce(Value):
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """buffer[index] = value, or += with mode "atomic_add" (several points may hit one element)."""
+    """buffer[index] = value, or += with mode "atomic_add" (several points may hit one element). With mode "sum" the
+    element becomes the sum of the values of all points that hit it, whatever it was before; every element is hit."""
 
     buffer: Buffer
     index: tuple[IntLike, ...]
     value: Value
-    mode: str = "set"  # "set" | "atomic_add"
+    mode: str = "set"  # "set" | "atomic_add" | "sum"
     indirect: tuple[tuple[Symbol, Value], ...] = ()
     mask: Value | None = None
 

@@ -3,7 +3,8 @@
 ``for i0 in loop(64):`` runs its body once, with all 64 values of ``i0`` at once; ``for i1 in fold(256):`` likewise, and
 ``reduce_sum(v)`` inside it folds ``v`` over the enclosing ``fold`` loops.  An inner loop's index is a tensor with one
 more leading dim than the outer one's, so values of different loops broadcast.  ``x[i0, i1]`` reads and writes a
-buffer's elements; ``x.where(mask, other)[…]`` touches only those where ``mask`` holds, ``x.accumulate[…] = v`` adds.
+buffer's elements; ``x.where(mask, other)[…]`` touches only those where ``mask`` holds, ``x.accumulate[…] = v`` adds,
+``x.sum[…] = v`` makes each element the sum of the values that hit it.
 
 >>> @kernel
 ... def double(x, out):
@@ -66,15 +67,21 @@ def fold(size: int) -> Iterator[torch.Tensor]:
 class Memory:
     """A tensor as a kernel sees it: elements by logical index, checked to be in range unless masked away."""
 
-    def __init__(self, data: torch.Tensor, mask: Any = None, other: Any = 0, add: bool = False) -> None:
-        self.data, self.mask, self.other, self.add = data, mask, other, add
+    def __init__(
+        self, data: torch.Tensor, mask: Any = None, other: Any = 0, add: bool = False, clear: bool = False
+    ) -> None:
+        self.data, self.mask, self.other, self.add, self.clear = data, mask, other, add, clear
 
     def where(self, mask: torch.Tensor, other: Any = 0) -> Memory:
-        return Memory(self.data, mask, other, self.add)
+        return Memory(self.data, mask, other, self.add, self.clear)
 
     @property
     def accumulate(self) -> Memory:
         return Memory(self.data, self.mask, self.other, True)
+
+    @property
+    def sum(self) -> Memory:
+        return Memory(self.data, self.mask, self.other, True, True)
 
     def _place(self, index: Any) -> list[torch.Tensor]:
         out = []
@@ -101,6 +108,8 @@ class Memory:
         if self.mask is not None:
             keep = self.mask.expand(shape)
             place, value = [v[keep] for v in place], value[keep]
+        if self.clear:
+            data[tuple(place)] = 0
         if not place:
             data.copy_(data + value.sum() if self.add else value.reshape(-1)[-1])
         else:

@@ -126,8 +126,8 @@ class _Printer:
     def place(self, i: Load | Store) -> str:
         spelled = {s: self.value(v) for s, v in i.indirect}
         text = self.scope[i.buffer]
-        if isinstance(i, Store) and i.mode == "atomic_add":
-            text += ".accumulate"
+        if isinstance(i, Store):
+            text += {"set": "", "atomic_add": ".accumulate", "sum": ".sum"}[i.mode]
         if i.mask is not None:
             other = f", {_literal(i.other, i.dtype)}" if isinstance(i, Load) else ""
             text += f".where({self.value(i.mask)}{other})"

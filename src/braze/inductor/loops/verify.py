@@ -89,7 +89,7 @@ class _Kernel:
                 assert empty or inside(e, n), self.fail(i, f"the index {e} may leave [0, {n})")
         if isinstance(i, Store):
             assert i.value.dtype == t.dtype, self.fail(i, f"a {i.value.dtype} into {t.dtype}")
-            assert i.mode in ("set", "atomic_add"), self.fail(i, f"mode {i.mode}")
+            assert i.mode in ("set", "atomic_add", "sum"), self.fail(i, f"mode {i.mode}")
             self.stored.setdefault(i.buffer, []).append(i)
         else:
             for store in self.stored.get(i.buffer, ()):
@@ -131,7 +131,7 @@ def verify_kernel(kernel: Kernel) -> Kernel:
 
 def _written_points(kernel: Kernel, s: Store) -> IntLike | None:
     """How many elements a store writes (at most, where masked); None for one at computed places."""
-    if s.indirect or s.mode != "set":
+    if s.indirect or s.mode == "atomic_add":
         return None
     used = symbols(*s.index)
     return product([a.size for a in (*kernel.x, *kernel.r) if a.index in used])
