@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from programs import check, fused, graphs, kernels, sample
+from random_graphs import RandomGraph
 
 from braze.config import Config
 from braze.inductor.codegen import compile_program
-from braze.inductor.fuse import CPU
-from braze.inductor.loops import Program, Store
+from braze.inductor.fuse import CPU, columns
+from braze.inductor.loops import Program, Store, interpret_program
 from braze.ir import interpret
 
 OFF = replace(CPU, fold_rows=0)
@@ -100,3 +101,44 @@ def test_accuracy_on_many_rows() -> None:
     for w, e, g in zip(want, eager, got):
         scale = w.abs().max()
         assert (g - w).abs().max() / scale <= 2 * (e - w).abs().max() / scale + 1e-7
+
+
+class Rows(RandomGraph):
+    """Chains over the rows of a few tensors, with sums down their columns in between."""
+
+    def add_input(self) -> None:
+        self.inputs.append(torch.randn(12, 4, 6, dtype=self.dtype))
+        self.values.append(self.g.input(f"in{len(self.inputs)}", (12, 4, 6), self.dtype))
+
+    def columns(self) -> Any:
+        x = self.pick()
+        return self.g.sum(x, tuple(range(x.val.rank - 1))) if x.val.rank > 1 else x
+
+    def rows(self) -> Any:
+        x, g = self.pick(), self.g
+        s = g.sum(g.mul(x, self.like(x)), (x.val.rank - 1,))
+        return g.sub(x, g.expand(g.reshape(s, (*x.val.sizes[:-1], 1)), x.val.sizes))
+
+    def make(self, n: int) -> tuple[Any, list[Any]]:
+        for _ in range(3):
+            self.add_input()
+        kinds = [self.unary, self.binary, self.where, self.columns, self.columns, self.rows]
+        for _ in range(n):
+            self.values.append(self.rng.choice(kinds)())
+        return self.g.out(*self.rng.sample(self.values, 4), *self.values[-3:]), self.inputs
+
+
+def test_random_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LINE", "MIN_ROWS", "MIN_PART"):
+        monkeypatch.setattr(columns, name, 2)
+    traits = replace(CPU, fold_rows=4, far_step=0, split_points=1 << 20, launch_bytes=0)
+    met = 0
+    for seed in range(60):
+        graph, inputs = Rows(seed).make(14)
+        program = fused(graph, traits)
+        met += sums(program)
+        want, got = interpret(graph, inputs), compile_program(program, Config())(inputs)
+        for w, g, h in zip(want, got, interpret_program(program, inputs)):
+            torch.testing.assert_close(g, w, rtol=1e-9, atol=1e-9, equal_nan=True)
+            torch.testing.assert_close(h, w, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert met > 50

@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_graphs import RandomGraph
 
-from braze.inductor.fuse import CPU, CUDA, columns, fuse, plan
+from braze.inductor.fuse import CPU, CUDA, fuse, plan
 from braze.inductor.loops import Kernel, canonical, interpret_program, lower, verify_kernel, verify_program
 from braze.ir import interpret
 
@@ -16,19 +16,11 @@ TRAITS = {
     "cpu": CPU,
     "splits and pieces": replace(CPU, split_points=8, split_pieces=1, parallel_rows=8, min_chunk=2),
     "short rows": replace(CPU, row_bytes=64, split_points=10, min_chunk=2),
-    "column sums anywhere": replace(CPU, fold_rows=2),
     "columns that store": replace(CUDA, split_points=8, parallel_rows=4, line_elems=2, min_chunk=2),
     "wide machine, free arithmetic": replace(
         CUDA, split_points=4, parallel_rows=1000, line_elems=1, flop_bytes=0, min_chunk=2
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def smallest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that only pays for big tensors happens to small ones too."""
-    for name in ("LINE", "MIN_ROWS", "MIN_PART"):
-        monkeypatch.setattr(columns, name, 2)
 
 
 @pytest.mark.parametrize("size, seeds", [(12, range(60)), (30, range(100, 125)), (60, range(200, 206))])

@@ -276,14 +276,17 @@ class _Order:
         return not any(self.before[n] >> h & 1 for n in self.needs[g] if n != h)
 
     def merge(self, h: int, g: int) -> None:
-        """The host now also needs what the guest needs."""
+        """The host now also needs what the guest needs, and the guest needs the host."""
         self.needs[h] |= self.needs[g] - {h}
+        self.needs[g] = {h}
         new = self.before[h]
         for n in self.needs[h]:
             new |= self.before[n] | 1 << n
         for k in range(len(self.before)):
             if k == h or self.before[k] >> h & 1:
                 self.before[k] |= new
+            elif k == g or self.before[k] >> g & 1:
+                self.before[k] |= new | 1 << h
 
 
 # -- the new kernels

@@ -19,6 +19,7 @@ class DeviceTraits:
     ``split_pieces``: a stored concatenation of at least so many points becomes one kernel a piece (0: never).
     ``fold_rows``: a kernel that walks rows in memory order also sums its columns, in partial sums of about so many rows
     that one thread makes (0: never).
+    ``far_step``: columns with a larger step, in bytes, fight for the same cache sets and pages.
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
     ``min_chunk``: a split reduction's chunks have at least so many points.
     ``column_stores``: a sum down the columns may also store what it adds (blocks of columns are written well).
@@ -34,6 +35,7 @@ class DeviceTraits:
     min_chunk: int = 1024
     column_stores: bool = False
     fold_rows: int = 0
+    far_step: int = 2048
 
 
 CPU = DeviceTraits(

@@ -12,7 +12,6 @@ from .legality import allowed, row_fits, unify
 from .ops import Analysis, nbytes
 from .traits import STORED_ANYWAY, DeviceTraits, Reason
 
-FAR_STEP = 2048  # bytes; columns with a larger step fight for the same cache sets and pages
 Log = list[tuple[int, int, Reason]]
 
 
@@ -23,7 +22,7 @@ def grow(analysis: Analysis, traits: DeviceTraits, log: Log | None = None) -> Cl
         if op.kind == "free":
             continue
         c = clusters.add(op)
-        if c.closed or not c.preds or (c.column and (c.step > FAR_STEP or not row_fits(c, traits))):
+        if c.closed or not c.preds or (c.column and (c.step > traits.far_step or not row_fits(c, traits))):
             continue
         join_producers(clusters, c, traits, log)
     return clusters
