@@ -51,8 +51,8 @@ def test_a_size_failure_names_the_dimension() -> None:
 
 def test_a_break_has_a_remedy_and_a_time() -> None:
     @braze.compile(backend="eager")
-    def f(x: torch.Tensor) -> float:
-        return (x + 1).sum().item() + 1.0
+    def f(x: torch.Tensor) -> int:
+        return (x + 1).long().sum().item() + 1
 
     f(torch.ones(3))
     log = log_of(f)

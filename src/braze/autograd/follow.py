@@ -15,6 +15,7 @@ import torch
 from ..errors import Unsupported
 from ..fake.symint import Decide, refuse, to_symint
 from ..ir import Expr, Graph, Loc, Node, map_leaves, node_args, nodes_in
+from .freed import Freed
 
 _number = torch._C._autograd._get_sequence_nr
 _running = torch._C._current_autograd_node
@@ -26,6 +27,7 @@ class Follower:
     def __init__(self, graph: Graph, decide: Decide = refuse) -> None:
         self.graph, self.decide = graph, decide
         self._loc: Loc | None = None
+        self.freed = Freed()
         self._starts: list[int] = []
         self._locs: list[Loc | None] = []
 
@@ -48,8 +50,11 @@ class Follower:
                 env[n] = n.target
             elif n.op == "call":
                 self._enter(n.loc)
+                args, kwargs = self._real(n.args, env), self._real(n.kwargs, env)
+                if n.target is torch.autograd.grad:
+                    self.freed.note(args, kwargs)
                 try:
-                    env[n] = n.target(*self._real(n.args, env), **self._real(n.kwargs, env))
+                    env[n] = n.target(*args, **kwargs)
                 except Unsupported as e:
                     if e.where or n.loc is None:
                         raise

@@ -19,6 +19,7 @@ from ..ir.pause import paused_gc
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
 from .follow import Follower
+from .freed import Freed
 from .record import CONSTANT, Recorder, Value
 from .schema import op_info
 
@@ -117,8 +118,9 @@ def _trace(
             raise
         mutated = _mutations(inputs, starts)
         _check_shared(mutated, shared)
-        specs, results = _describe(outs, inputs)
-        result_grads = tuple(_tracked(r) for r in results)
+        freed = fn.freed if isinstance(fn, Follower) else Freed()
+        specs, results = _describe(outs, inputs, freed)
+        result_grads = tuple(_tracked(r) and r not in freed for r in results)
         heads = [r for r, g in zip(results, result_grads) if g]
         heads += [inputs[m.index] for m in mutated if m.differentiable]
         nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
@@ -188,7 +190,7 @@ def _check_shared(mutated: list[MutatedInput], shared: Sequence[Sequence[int]]) 
             )
 
 
-def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpec], list[FakeTensor]]:
+def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[list[OutputSpec], list[FakeTensor]]:
     """Each output as a view of an input or of a result, and the results."""
     grouped: dict[Value, set[int]] = {}
     for o in outs:
@@ -206,6 +208,8 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
     def spec(o: Any) -> OutputSpec:
         if type(o) is not FakeTensor:
             return OutputSpec("const", value=to_expr(o) if isinstance(o, torch.SymInt) else o)
+        if o in freed and o.node.base.input < 0:
+            return _freed_output(o, result)
         base: Value = o.node.base
         source = inputs[base.input] if base.input >= 0 else base.fake
         if base.input >= 0 and o is source:
@@ -232,6 +236,15 @@ def _describe(outs: list[Any], inputs: list[FakeTensor]) -> tuple[list[OutputSpe
         at = first.setdefault(id(o), i) if type(o) is FakeTensor else i
         specs.append(spec(o) if at == i else OutputSpec("output", at))
     return specs, results
+
+
+def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputSpec:
+    """An output through whose graph nobody can go again; see ``freed.py``."""
+    base: Value = o.node.base
+    if o is base.fake or base.fake is None:
+        return OutputSpec("result", result(o), freed=True)
+    views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)
+    return OutputSpec("result", result(base.fake), views, freed=True)
 
 
 def _tracked(o: FakeTensor) -> bool:

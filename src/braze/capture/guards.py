@@ -20,7 +20,7 @@ from braze.ir import Expr, IntLike, Loc, Symbol, evaluate, symbol_of, symbols, t
 from braze.ir.expr import Atom, Call
 
 from .native import note_meta
-from .source import FrameValues, Source, raw_length, typed_key
+from .source import FrameValues, Source, key_text, raw_length, typed_key
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "<missing>"})()
 _CONTAINERS = (dict, list, tuple, set, frozenset)
@@ -298,7 +298,7 @@ class DictHas:
         return dict.__contains__(value, self.key) is self.present
 
     def expected(self) -> str:
-        return f"{'the' if self.present else 'no'} key {self.key!r}"
+        return f"{'the' if self.present else 'no'} key {key_text(self.key)}"
 
 
 @dataclass(frozen=True, slots=True)

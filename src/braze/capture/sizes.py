@@ -68,7 +68,16 @@ class SizePolicy:
             made = self._now[name] = bool(self._changed(name, (value,)))
         return made
 
-    def _changed(self, name: str, now: tuple[int, ...]) -> set[int]:
+    def floating(self, name: str, value: float) -> bool:
+        """Whether a Python float is an input of the graph."""
+        if self.dynamic is False:
+            return False
+        made: bool | None = self._now.get(name)
+        if made is None:
+            made = self._now[name] = bool(self._changed(name, (value,)))
+        return made
+
+    def _changed(self, name: str, now: tuple[float, ...]) -> set[int]:
         before = self.seen.get(name)
         if before is None or len(before) != len(now):
             before = now
@@ -123,6 +132,10 @@ class FrameSizes(Decisions):
         if made is None:
             made = self._varies[source] = self.policy.integer(source.name(), value)
         return made
+
+    def floating(self, source: Source, value: float) -> bool:
+        """Whether the Python float at a source is an input of the graph."""
+        return not isinstance(source.root, ConstSource) and self.policy.floating(source.name(), value)
 
     def symbol(self, source: Source, value: int, low: int, high: int, base: str = "s") -> Expr:
         """The symbol of the integer at a source, which becomes an input of the graph."""

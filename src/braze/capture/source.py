@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 
 @dataclass(slots=True)
 class FrameValues:
@@ -364,13 +366,18 @@ class TypeAttrSource(_Step):
         raise AttributeError(f"type object {value.__name__!r} has no attribute {self.key!r}")
 
 
+def key_text(key: Any) -> str:
+    """A dictionary key in a name: tensors (an optimizer's state) by their shape."""
+    return f"<{type(key).__name__} {list(key.shape)}>" if isinstance(key, torch.Tensor) else repr(key)
+
+
 class ItemSource(_Step):
     """``base[key]``."""
 
     __slots__ = ()
 
     def name(self) -> str:
-        return f"{_wrap(self.base.name())}[{self.key!r}]"
+        return f"{_wrap(self.base.name())}[{key_text(self.key)}]"
 
     def step(self, value: Any) -> Any:
         return value[self.key]
@@ -382,7 +389,7 @@ class RawItemSource(_Step):
     __slots__ = ()
 
     def name(self) -> str:
-        return f"{_wrap(self.base.name())}[{self.key!r}]"
+        return f"{_wrap(self.base.name())}[{key_text(self.key)}]"
 
     def step(self, value: Any) -> Any:
         return raw_container(value).__getitem__(value, self.key)

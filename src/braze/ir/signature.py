@@ -42,7 +42,8 @@ class OutputSpec:
     is the same object as the earlier output ``index``.
 
     ``requires_grad`` False on a view means that it is taken of the detached source, ``no_grad`` that it is taken under
-    ``torch.no_grad()`` (a view whose ``requires_grad`` is its source's, outside of the autograd graph).
+    ``torch.no_grad()`` (a view whose ``requires_grad`` is its source's, outside of the autograd graph). ``freed``: it
+    requires grad, and its graph was used up by a backward of the program itself.
     """
 
     kind: Literal["result", "input", "const", "output"]
@@ -51,6 +52,7 @@ class OutputSpec:
     requires_grad: bool = False
     value: Any = None
     no_grad: bool = False
+    freed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

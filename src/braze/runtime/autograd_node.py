@@ -158,7 +158,7 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
     """What makes the user's outputs of inputs and results; None where the results are the outputs."""
     specs = signature.outputs
     same = len(specs) == signature.n_results and all(
-        s.kind == "result" and s.index == i and not s.views for i, s in enumerate(specs)
+        s.kind == "result" and s.index == i and not s.views and not s.freed for i, s in enumerate(specs)
     )
     if same and not any(m.differentiable for m in signature.mutated):
         return None
@@ -172,10 +172,31 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
             now = tuple([_at_sizes(s, env) for s in specs])
         outs: list[Any] = []
         for s in now:
-            outs.append(outs[s.index] if s.kind == "output" else _output(s, inputs, results))
+            out = outs[s.index] if s.kind == "output" else _output(s, inputs, results)
+            outs.append(_UsedUp.mark(out) if s.freed else out)
         return tuple(outs)
 
     return finish
+
+
+class _UsedUp(torch.autograd.Function):
+    """The history of a tensor whose graph a backward inside of the compiled program has freed."""
+
+    @staticmethod
+    def forward(ctx: Any, _leaf: Tensor, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(_FREED)
+
+    @classmethod
+    def mark(cls, x: Tensor) -> Tensor:
+        """``x``, requiring grad."""
+        with torch.enable_grad():
+            out: Tensor = cls.apply(torch.empty(0, requires_grad=True), x)
+        return out
 
 
 def _output(spec: OutputSpec, inputs: Tensors, results: Tensors) -> Any:

@@ -74,13 +74,13 @@ def not_of_a_tensor(x):
 
 @case(X)
 def item(x):
-    n = x.sum().item()
+    n = x.long().sum().item()
     return x + n
 
 
 @case(X)
 def values_on_the_stack(x):
-    return [x + 1, (x * 2, {"k": x.sum().item()}), x - 1, len([1, 2])]
+    return [x + 1, (x * 2, {"k": x.sum().tolist()}), x - 1, len([1, 2])]
 
 
 @case(X)

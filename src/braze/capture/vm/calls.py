@@ -12,7 +12,7 @@ from .attributes import find, guard_class
 from .frame import Frame
 from .handlers.markers import is_disabled
 from .passing import passes_result
-from .registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handler_of, is_pure, is_torch_c, is_torch_leaf
+from .registry import BREAKS, CALLS_BY_TYPE, CODE_HANDLERS, HANDLERS, handler_of, is_pure, is_torch_c, is_torch_leaf
 from .signals import NotConst, unsupported
 from .values.base import Value
 from .values.functions import MadeFunction
@@ -50,6 +50,9 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
         if not f.guarded and not f.called:
             f.called = True
             vm.guards.function(f.source, raw)
+        stand_in = CODE_HANDLERS.get(raw.__code__)
+        if stand_in is not None:
+            return stand_in(vm, f, args, kwargs)
         if raw.__dict__ and is_disabled(raw):
             unsupported(f"{raw.__qualname__}(), which is marked with torch.compiler.disable")
     return inline(vm, f, args, kwargs)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .values.base import NULL, Const, Value
 from .values.mappings import DictValue
+from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from .rebuild import Rebuilder
@@ -113,11 +114,13 @@ class Effects:
 
     def all(self) -> list[Value]:
         """The written objects whose state differs from before."""
-        return [v for v in self.touched if not (isinstance(v, DictValue) and not _changed(v))]
+        return [v for v in self.touched if not (isinstance(v, (DictValue, TensorValue)) and not _changed(v))]
 
 
-def _changed(d: DictValue) -> bool:
-    """Whether replaying a dict's writes would do anything: a value put back as it was is no change."""
+def _changed(d: DictValue | TensorValue) -> bool:
+    """Whether replaying the writes would do anything: a value put back as it was is no change."""
+    if isinstance(d, TensorValue):
+        return d.changed
     if d.deleted:
         return True
     assert d.raw is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -20,7 +21,7 @@ from braze.ir.pause import paused_gc
 from .decode import decode
 from .frame import Frame, moments
 from .output import Captured, CompileGraph, Skip, finish_return
-from .signals import Break, Raised, StopHere
+from .signals import Break, Raised, Restart, StopHere
 from .split import finish_break
 from .tracer import Plan, Tracer
 from .values.base import Value
@@ -71,8 +72,7 @@ def _capture(
     plan = Plan(policy=policy or SizePolicy())
     plan.policy.begin()
     with paused_gc():
-        t = _Pass(code, function, args, plan, state)
-        t.run()
+        t = _run(code, function, args, plan, state)
         if t.error is None or fullgraph:
             return t.result(compile_graph, fullgraph)
         return _split(t, code, function, args, compile_graph, state)
@@ -98,13 +98,25 @@ def _split(
         places.pop()
     out: Captured | Skip | None = None
     for serial, jumps, pc in dict.fromkeys([*places[:-ATTEMPTS:-1], *places[:1]]):
-        t = _Pass(code, function, args, Plan(serial, jumps, pc, reason, first.plan.policy), state)
-        t.run()
+        plan = replace(first.plan, stop_serial=serial, stop_jumps=jumps, stop_pc=pc, reason=reason)
+        t = _run(code, function, args, plan, state)
         got = t.result(compile_graph, False)
         if not isinstance(got, Skip):
             return got
         out = got if out is None else out
     return first.result(compile_graph, False) if out is None else out
+
+
+def _run(code: CodeType, function: FunctionType, args: Sequence[Any], plan: Plan, state: GlobalState) -> _Pass:
+    """A pass over the frame, again from the start where the trace asks for it."""
+    while True:
+        t = _Pass(code, function, args, plan, state)
+        try:
+            t.run()
+            return t
+        except Restart:
+            while plan.prepare:
+                plan.prepare.pop()()
 
 
 class _Pass:

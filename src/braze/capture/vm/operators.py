@@ -14,6 +14,7 @@ from .registry import handler_of
 from .signals import NotConst, unsupported
 from .values import symbolic
 from .values.base import Const, Derived, Value, boolean
+from .values.floats import FloatValue
 from .values.functions import MethodValue
 from .values.mappings import DictValue, DictView, SetValue
 from .values.objects import ObjectValue
@@ -80,6 +81,12 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value:
         except NotConst:
             if isinstance(a, TensorValue) and not isinstance(b, ObjectValue):
                 unsupported(f"{op} of a tensor and a {b.pytype(vm).__name__}")
+    elif isinstance(a, FloatValue) or isinstance(b, FloatValue):
+        mixed = (a if isinstance(a, FloatValue) else b).combine(vm, op, a, b)  # type: ignore[attr-defined]
+        if mixed is not None:
+            return mixed  # type: ignore[no-any-return]
+        if (a.is_const() or isinstance(a, FloatValue)) and (b.is_const() or isinstance(b, FloatValue)):
+            return vm.fold(FUNCTIONS[op], [a, b])
     elif (varies(a) or varies(b)) and (made := symbolic.binary(vm, op, a, b)) is not None:
         return made
     elif a.is_const() and b.is_const():
@@ -138,7 +145,9 @@ def unary(vm: Tracer, op: str, a: Value) -> Value:
         return vm.record(_UNARY[op], [a], {})
     if isinstance(a, symbolic.SymValue):
         return symbolic.unary(vm, op, a)
-    if a.is_const():
+    if isinstance(a, FloatValue) and op == "-":
+        return FloatValue(function=operator.neg, args=(a,))
+    if a.is_const() or isinstance(a, FloatValue):
         return vm.fold(_UNARY[op], [a])
     if find(vm, a.pytype(vm), _UNARY_NAMES[op]) is None:
         vm.raise_(TypeError, f"bad operand type for unary {op}: {a.pytype(vm).__name__!r}")
@@ -252,6 +261,8 @@ def compare(vm: Tracer, op: str, a: Value, b: Value) -> Value:
             return decided
     if isinstance(a, Const) and isinstance(b, Const):
         return vm.fold(COMPARE[op], [a, b])
+    if isinstance(a, FloatValue) or isinstance(b, FloatValue):
+        return compare_floats(vm, op, a, b)
     if isinstance(a, MethodValue) and isinstance(b, MethodValue) and op in ("==", "!="):
         same = vm.identical(a.func, b.func) and vm.identical(a.owner, b.owner)
         return boolean(same == (op == "=="))
@@ -265,6 +276,20 @@ def compare(vm: Tracer, op: str, a: Value, b: Value) -> Value:
     if isinstance(a, DictValue) and isinstance(b, DictValue) and op in ("==", "!="):
         return boolean(_dicts_equal(vm, a, b) == (op == "=="))
     return _compare_by_methods(vm, op, a, b)
+
+
+def compare_floats(vm: Tracer, op: str, a: Value, b: Value) -> Value:
+    """A comparison with a float of the graph: with a number, the outcome alone is guarded."""
+    if isinstance(a, FloatValue) and isinstance(b, Const) and type(b.raw) in _NUMBERS:
+        return boolean(a.compared(vm, COMPARE[op], b.as_const(vm)))
+    if isinstance(b, FloatValue) and isinstance(a, Const) and type(a.raw) in _NUMBERS:
+        return boolean(b.compared(vm, COMPARE[op], a.as_const(vm), swapped=True))
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, FloatValue) and not isinstance(y, (FloatValue, Const)):
+            if op in ("==", "!="):
+                return boolean(op == "!=")
+            unsupported(f"{op} of a float and a {y.pytype(vm).__name__}")
+    return vm.fold(COMPARE[op], [a, b])
 
 
 def _same_kind(a: SequenceValue, b: SequenceValue) -> bool:

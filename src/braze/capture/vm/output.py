@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+import torch
+
 from braze.capture.emit import INPUTS, Emitter
 from braze.capture.guards import GuardSet
 from braze.capture.source import Source
@@ -95,7 +97,9 @@ class Writer:
         types = [n.val for n in vm.graph.inputs]
 
         def compiled() -> Callable[..., Any]:
-            return compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
+            out = compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
+            floats = [i for i, v in enumerate(vm.inputs) if v in vm.float_inputs]
+            return _with_floats(out, floats) if floats else out
 
         e.callee_const(compiled)
         self._compiled = next(i for i in reversed(e.code.instructions) if i.arg is compiled)
@@ -132,6 +136,19 @@ class Writer:
         e = self.e
         for name in [*self.rb.temporaries(), *([OUTPUTS] if OUTPUTS in e.code.varnames else []), INPUTS]:
             e.delete(name)
+
+
+def _with_floats(compiled: Callable[..., Any], where: list[int]) -> Callable[..., Any]:
+    """The compiled graph, given Python floats at these positions."""
+    tensor, float64 = torch.tensor, torch.float64
+
+    def call(*inputs: Any) -> Any:
+        given = list(inputs)
+        for i in where:
+            given[i] = tensor(given[i], dtype=float64)
+        return compiled(*given)
+
+    return call
 
 
 def finish_return(vm: Tracer, code: CodeType, value: Value, compile_graph: CompileGraph) -> Captured:

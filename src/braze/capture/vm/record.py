@@ -10,11 +10,13 @@ from braze.errors import Unsupported
 from braze.fake import DataDependent, FakeTensor, fake_from, type_of
 from braze.fake import fake_like as fake_like_real
 from braze.fake.symint import to_symint
-from braze.ir import Node
+from braze.ir import Node, TensorType
 
 from .calls import name_of
+from .floats import holds_float, record_float, widened
 from .signals import Break, NotConst, unsupported
 from .values.base import NONE, Const, Value
+from .values.floats import FloatValue
 from .values.mappings import DictValue, raw_key
 from .values.objects import ObjectValue
 from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
@@ -34,7 +36,7 @@ def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
     if isinstance(v, SymValue):
         e = v.expr(vm)
         return e, to_symint(e, vm.sizes)
-    if isinstance(v, Const):
+    if isinstance(v, (Const, FloatValue)):
         raw = v.as_const(vm)
         return raw, raw
     if isinstance(v, SequenceValue):
@@ -58,6 +60,10 @@ def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
 
 def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a torch function. NotConst if an argument cannot be held by a graph; Break if it needs data or fails."""
+    if any(map(holds_float, args)) or kwargs and any(map(holds_float, kwargs.values())):
+        return record_float(vm, target, args, kwargs)
+    if vm.plan.capturable:
+        args = widened(vm, target, args)
     low = [lower(vm, a) for a in args]
     named = {k: lower(vm, a) for k, a in kwargs.items()}
     try:
@@ -151,6 +157,18 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
     vm.inputs.append(v)
 
 
+def add_float(vm: Tracer, v: FloatValue) -> TensorValue:
+    """Make an existing float an input of the graph, as a 0-d float64 tensor."""
+    assert v.source is not None and v.raw is not None
+    vm.guards.type_(v.source, float)
+    t = TensorType((), (), torch.float64, torch.device("cpu"))
+    node = vm.graph.input(_input_name(v.source.name()), t)
+    out = TensorValue(node, fake_from(t), raw=torch.tensor(v.raw, dtype=torch.float64), source=v.source)
+    vm.inputs.append(out)
+    vm.float_inputs.append(out)
+    return out
+
+
 def _input_name(text: str) -> str:
     """An identifier that reads like the source: ``self.layer[0].weight`` -> ``layer_0_weight``."""
     name = text.removeprefix("self.").replace("[", "_").replace("]", "").replace(".", "_")
@@ -170,4 +188,9 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
 
 
 def tensor_set(vm: Tracer, v: TensorValue, name: str, value: Value) -> None:
-    unsupported(f"assigning to the attribute {name!r} of a tensor")
+    from .handlers.gradients import set_grad, set_requires_grad
+
+    setter = {"grad": set_grad, "requires_grad": set_requires_grad}.get(name)
+    if setter is None:
+        unsupported(f"assigning to the attribute {name!r} of a tensor")
+    setter(vm, v, value)

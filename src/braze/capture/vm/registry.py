@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
+    CodeType,
     FunctionType,
     GenericAlias,
     MethodDescriptorType,
@@ -34,6 +35,7 @@ HANDLERS: dict[Any, Handler] = {}
 GETSETS: dict[Any, Callable[[Tracer, Value], Value]] = {}
 FUNCTION_FIELDS: dict[str, Callable[[Tracer, Value], Value]] = {}  # fields of Python functions, by name
 CALLS_BY_TYPE: dict[type, Any] = {}  # class of a callable -> ``handler(vm, callable, args, kwargs)``
+CODE_HANDLERS: dict[CodeType, Any] = {}  # code of a closure -> ``handler(vm, function, args, kwargs)``
 PURE: set[Any] = set()
 BREAKS: dict[Any, tuple[str, str]] = {}  # callable -> (reason, hint)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -41,6 +42,9 @@ class Plan:
     stop_pc: int = -1
     reason: Break | None = None
     policy: SizePolicy = field(default_factory=SizePolicy)
+    capturable: bool = False  # optimizers take the paths that branch on no tensor's value
+    prepared: set[int] = field(default_factory=set)  # ids of optimizers whose state was made before the trace
+    prepare: list[Callable[[], None]] = field(default_factory=list)  # to do before the next pass
 
 
 _LIBRARY = ("torch/", "braze/")
@@ -59,6 +63,8 @@ class Tracer:
         self.graph = Graph()
         self.inputs: list[TensorValue | SizeInput] = []
         self.sizes = FrameSizes(plan.policy, self.graph, self.inputs, self.loc)
+        self.float_inputs: list[TensorValue] = []  # those of ``inputs`` that are Python floats outside
+        self.retained: list[TensorValue] = []  # made here, with retain_grad()
         self.effects = Effects()
         self.modes = Modes()
         self.frames: list[Frame] = []
@@ -89,6 +95,7 @@ class Tracer:
     super_get = attributes.super_get
     module_get = attributes.module_get
     call_function = calls.call_function
+    inline_function = calls.inline
     call_c = calls.call_c
     call_raw = calls.call_raw
     call_special = calls.call_special
@@ -131,6 +138,7 @@ class Tracer:
     remember_value = wrapping.remember_value
     record = recording.record
     add_input = recording.add_input
+    add_float = recording.add_float
     tensor_get = recording.tensor_get
     tensor_set = recording.tensor_set
     tensor_attribute = tensors.tensor_attribute
@@ -189,7 +197,7 @@ class Tracer:
 
     def guard_mutated_inputs(self) -> None:
         """Where an input is written in place, no other input may be the same tensor."""
-        tensors = [v for v in self.inputs if isinstance(v, TensorValue)]
+        tensors = [v for v in self.inputs if isinstance(v, TensorValue) and v not in self.float_inputs]
         mutated = [v.node(self).val for v in tensors if v.fake(self)._version]
         if mutated:
             alike = [v for v in tensors if any(_may_be_one(v.node(self).val, t) for t in mutated)]

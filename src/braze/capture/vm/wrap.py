@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from braze.capture.source import ConstSource
+from braze.capture.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource
 from braze.fake.symint import to_expr
 
 from .attributes import find
@@ -35,6 +35,7 @@ from .registry import is_static
 from .signals import unsupported
 from .values.base import FALSE, NONE, TRUE, Const, Value
 from .values.existing import KINDS, ExistingIterator, readable
+from .values.floats import FloatValue
 from .values.functions import CellValue, GetterValue, MethodValue, PartialValue, WrapperValue
 from .values.mappings import DictValue, SetValue
 from .values.modules import ModuleValue
@@ -64,6 +65,11 @@ def wrap(vm: Tracer, raw: Any, source: Source | None, keep: bool = False) -> Val
             return _SINGLETONS[raw]
         if t is int and vm.sizes.varies(source, raw):
             return SymValue(None, raw, source)
+        if raw is False and vm.plan.capturable and _of_group(source, "capturable"):
+            vm.guards.const(source, False)
+            return TRUE
+        if t is float and source is not None and (_of_group(source, "lr") or vm.sizes.floating(source, raw)):
+            return vm.shared.get(source) or vm.shared.setdefault(source, FloatValue(source, raw))
         return Const(raw, source)
     if source is not None or keep:
         known = vm.by_id.get(id(raw))
@@ -86,6 +92,14 @@ def _symint(vm: Tracer, raw: Any, source: Source | None) -> Value:
 
 def _symbool(vm: Tracer, raw: Any, source: Source | None) -> Value:
     return TRUE if raw else FALSE
+
+
+def _of_group(source: Source | None, name: str) -> bool:
+    """Whether the source is an optimizer's ``param_groups[i][name]``, such as the "lr" that schedulers change."""
+    if not isinstance(source, ItemSource) or source.key is not name and source.key != name:
+        return False
+    groups = source.base.base if source.base is not None else None
+    return isinstance(groups, (AttrSource, InstanceAttrSource, ItemSource)) and groups.key == "param_groups"
 
 
 def _const(vm: Tracer, raw: Any, source: Source | None) -> Value:

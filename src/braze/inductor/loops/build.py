@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from braze.errors import Unsupported
-from braze.ir import Expr, Graph, IntLike, Node, TensorType, bounds, contiguous_strides, tensor_type
+from braze.ir import Expr, Graph, IntLike, Node, Symbol, TensorType, bounds, contiguous_strides, tensor_type
 
 from .ir import Axis, Buffer, Compute, Const, Extern, Index, Instr, Kernel, Load, Store, Strided, Value
-from .ref import Ref, Sizes, as_strided, atom, axes_of, same_layout, view, whole
+from .ref import Ref, Sizes, as_strided, atom, axes_of, remap, same_layout, view, whole
 
 NARROW = frozenset((torch.float16, torch.bfloat16))
 DTYPES = NARROW | {torch.float32, torch.float64, torch.bool, torch.uint8}
@@ -244,11 +244,20 @@ class Lowering:
         """The value as an as_strided view with exactly ``val``'s strides, copied first where it is not one."""
         seen = as_strided(ref)
         if seen is None or not same_layout(ref.sizes, seen.strides, val.strides):
-            if not _distinct(val):
-                raise self.unsupported(node, f"a copy into the overlapping layout {val}")
+            if not _distinct(val):  # expanded: one element of those dims is copied, and seen many times
+                ref, val = _narrowed(ref, val), val.with_(sizes=ref.sizes)
             seen = as_strided(self.copy(node, ref, val))
         assert seen is not None
-        return Strided(seen.buffer, seen.sizes, val.strides, seen.offset)
+        return Strided(seen.buffer, val.sizes, val.strides, seen.offset)
+
+
+def _narrowed(ref: Ref, val: TensorType) -> Ref:
+    """The value with one element in each dim that ``val`` repeats (stride 0)."""
+    axes = axes_of(ref.sizes)
+    repeated = [n != 1 and s == 0 for n, s in zip(val.sizes, val.strides)]
+    env: dict[Symbol, IntLike] = {atom(a): 0 for a, r in zip(axes, repeated) if r}
+    sizes = tuple([1 if r else n for n, r in zip(ref.sizes, repeated)])
+    return Ref(ref.buffer, sizes, remap(ref.index, env))
 
 
 def _distinct(val: TensorType) -> bool:

@@ -3,6 +3,30 @@
 Importing this package fills the tables of :mod:`..registry`.
 """
 
-from . import builtin, collection, container, iteration, library, numeric, objects, tensors, torch_state
+from . import (
+    builtin,
+    collection,
+    container,
+    gradients,
+    iteration,
+    library,
+    numeric,
+    objects,
+    optim,
+    tensors,
+    torch_state,
+)
 
-__all__ = ["builtin", "collection", "container", "iteration", "library", "numeric", "objects", "tensors", "torch_state"]
+__all__ = [
+    "builtin",
+    "collection",
+    "container",
+    "gradients",
+    "iteration",
+    "library",
+    "numeric",
+    "objects",
+    "optim",
+    "tensors",
+    "torch_state",
+]

@@ -5,8 +5,14 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
+import torch
+
 _DISABLED = "_torch" + "dynamo_disable"
 _SCRIPTED = "_torch" + "dynamo_inline"
+
+
+# The code of the wrapper that torch puts around functions of its own which its compiler must not trace.
+DISABLED_BY_TORCH = getattr(torch, "_disable_" + "dynamo")(lambda: None).__code__
 
 
 def is_disabled(function: FunctionType) -> bool:

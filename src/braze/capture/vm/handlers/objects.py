@@ -252,6 +252,9 @@ def _closure(vm: Tracer, v: Value) -> Value:
 
 def _annotations(vm: Tracer, v: Value) -> Value:
     if isinstance(v, MadeFunction):
+        if isinstance(v.annotations, TupleValue):  # as MAKE_FUNCTION takes them: names and values in turn
+            flat = v.annotations.items(vm)
+            v.annotations = vm.new_dict({k.as_const(vm): x for k, x in zip(flat[::2], flat[1::2])})
         return v.annotations if v.annotations is not None else vm.new_dict()
     return vm.wrap(v.raw.__annotations__, None)  # type: ignore[attr-defined]
 

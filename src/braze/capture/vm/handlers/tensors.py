@@ -12,7 +12,8 @@ from braze.fake import FakeTensor
 from ..attributes import bind, find
 from ..registry import BREAKS, HANDLERS, handles, simple
 from ..signals import unsupported
-from ..values.base import NONE, Const, Value, boolean
+from ..values.base import NONE, TRUE, Const, Value, boolean
+from ..values.floats import FloatValue
 from ..values.sequences import TupleValue
 from ..values.tensor import TensorValue
 
@@ -37,13 +38,8 @@ VIEWS = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 _ITEM_HINT = "keep the value a tensor, or read it outside of the compiled function"
 BREAKS.update(
     {
-        torch.Tensor.item: ("Tensor.item()", _ITEM_HINT),
         torch.Tensor.tolist: ("Tensor.tolist()", _ITEM_HINT),
         torch.Tensor.numpy: ("Tensor.numpy()", _ITEM_HINT),
-        torch.Tensor.backward: ("Tensor.backward()", "call it outside of the compiled function"),
-        torch.Tensor.register_hook: ("Tensor.register_hook()", "register it outside of the compiled function"),
-        torch.Tensor.requires_grad_: ("Tensor.requires_grad_()", "set it outside of the compiled function"),
-        torch.Tensor.retain_grad: ("Tensor.retain_grad()", "call it outside of the compiled function"),
         torch.Tensor.data_ptr: ("Tensor.data_ptr()", "a traced tensor has no memory"),
         torch.Tensor.storage: ("Tensor.storage()", "a traced tensor has no memory"),
         torch.Tensor.untyped_storage: ("Tensor.untyped_storage()", "a traced tensor has no memory"),
@@ -53,8 +49,6 @@ BREAKS.update(
         torch.Tensor.__repr__: ("the text of a tensor", "print it outside of the compiled function"),
         torch.Tensor.__format__: ("the text of a tensor", "print it outside of the compiled function"),
         torch.Tensor.__array__: ("a tensor as a numpy array", _ITEM_HINT),
-        torch.autograd.grad: ("torch.autograd.grad()", "call it outside of the compiled function"),
-        torch.autograd.backward: ("torch.autograd.backward()", "call it outside of the compiled function"),
         nn.Parameter: ("making an nn.Parameter", "create parameters outside of the compiled function"),
         torch.Tensor: ("the constructor torch.Tensor()", "use torch.tensor or torch.empty"),
     }
@@ -67,7 +61,9 @@ def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
     """A method, a property of ``torch.Tensor``'s Python half, or an attribute that the program set on the tensor."""
     cls = v.cls
     if name == "grad":
-        return _grad(vm, v)
+        from .gradients import get_grad
+
+        return get_grad(vm, v)
     if name == "data":
         return vm.record(torch.Tensor.detach, [v], {})
     if name == "grad_fn":
@@ -90,15 +86,6 @@ def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
     if name in ("_base", "_version", "_cdata", "_backward_hooks", "_is_view"):
         unsupported(f"reading Tensor.{name}")
     return bind(vm, found, v, cls, name)
-
-
-def _grad(vm: Tracer, v: TensorValue) -> Value:
-    if v.raw is None or v.source is None:
-        if v.fake(vm).is_leaf and not v.fake(vm).requires_grad:
-            return NONE
-        unsupported("reading .grad of a tensor that the compiled function made")
-    v.node(vm)
-    return vm.wrap(v.raw.grad, v.source.attr("grad"))
 
 
 # ---- queries: evaluated on the fake tensor, not written into the graph
@@ -132,6 +119,31 @@ for _name in (
     "is_neg is_conj"
 ).split():
     query(getattr(torch, _name))
+
+
+@handles(torch.Tensor.item)
+def item(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a floating-point tensor: a float of the graph. Other numbers break."""
+    (t,) = args
+    assert isinstance(t, TensorValue)
+    found = number_of(vm, t)
+    if found is None:
+        unsupported("Tensor.item()", _ITEM_HINT)
+    return found
+
+
+def number_of(vm: Tracer, t: TensorValue) -> FloatValue | None:
+    """The float that a floating-point tensor of one element holds; None for other tensors."""
+    fake = t.fake(vm)
+    if not fake.dtype.is_floating_point or any(n != 1 for n in fake.shape):
+        return None
+    x: Value = vm.record(torch.Tensor.detach, [t], {}) if fake.requires_grad else t
+    if fake.ndim:
+        x = vm.record(torch.Tensor.reshape, [x, TupleValue([])], {})
+    copy = {"dtype": Const(torch.float64), "copy": TRUE}
+    out = vm.record(torch.Tensor.to, [x], copy)
+    assert isinstance(out, TensorValue)
+    return FloatValue(tensor=out)
 
 
 @handles(torch.is_tensor)

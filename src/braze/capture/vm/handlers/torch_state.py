@@ -20,6 +20,7 @@ from ..passing import passes_result
 from ..registry import BREAKS, HANDLERS, handles
 from ..signals import NotConst, unsupported
 from ..values.base import FALSE, NONE, TRUE, Const, Value
+from ..values.floats import in_optimizer
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -48,8 +49,16 @@ _constant(
     getattr(torch, "is_storage", None),
 )
 _constant(FALSE, torch.backends.mha.get_fastpath_enabled)  # whole layers as one kernel: their parts fuse better
-_constant(TRUE, torch.compiler.is_compiling, getattr(torch.compiler, "is_dynamo_compiling", None))
 _constant(NONE, torch._C._log_api_usage_once)
+
+
+@handles(torch.compiler.is_compiling, getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling))
+def is_compiling(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """True, as libraries expect; the optimizers take their eager paths, whose numbers are eager's, unless those branch
+    on a tensor's value."""
+    return FALSE if in_optimizer(vm) and not vm.plan.capturable else TRUE
+
+
 _jit = getattr(torch, "_jit_internal", None)
 _constant(FALSE, getattr(_jit, "is_scripting", None))
 

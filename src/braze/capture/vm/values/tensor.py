@@ -10,7 +10,7 @@ from braze.fake import FakeTensor
 from braze.ir import Node
 
 from ..signals import unsupported
-from .base import Const, Value
+from .base import NONE, Const, Value
 
 if TYPE_CHECKING:
     from braze.capture.source import Source
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 
 class TensorValue(Value):
-    """A tensor. An existing one becomes a graph input when it is first used; then ``node`` and ``fake`` are set."""
+    """A tensor. An existing one becomes a graph input when it is first used; then ``node`` and ``fake`` are set.
 
-    __slots__ = ("_node", "_fake", "raw", "cls")
+    ``grad`` is its ``.grad`` as the trace has it (None: not looked at yet), ``grad_before`` what it was at the start;
+    ``sets_requires_grad`` what an existing tensor's flag becomes; ``retains`` says that ``retain_grad()`` was called.
+    """
+
+    __slots__ = ("_node", "_fake", "raw", "cls", "grad", "grad_before", "sets_requires_grad", "retains")
 
     def __init__(
         self,
@@ -34,6 +38,10 @@ class TensorValue(Value):
     ) -> None:
         self.source = source
         self._node, self._fake, self.cls, self.raw = node, fake, cls, raw
+        self.grad: Value | None = None
+        self.grad_before: Value | None = None
+        self.sets_requires_grad: Value | None = None
+        self.retains = False
 
     def __repr__(self) -> str:
         return f"TensorValue({self._node or self.source})"
@@ -94,5 +102,31 @@ class TensorValue(Value):
     def key(self, vm: Tracer) -> Any:
         return self
 
+    def del_attr(self, vm: Tracer, name: str) -> None:
+        if name == "grad":
+            vm.tensor_set(self, name, NONE)
+        else:
+            unsupported(f"deleting the attribute {name!r} of a tensor")
+
+    @property
+    def changed(self) -> bool:
+        """Whether attributes of an existing tensor differ from before."""
+        return self.grad is not self.grad_before or self.sets_requires_grad is not None
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        if self.grad is None or self.source is not None and self.grad is self.grad_before:
+            return []
+        return [self.grad]
+
     def rebuild(self, rb: Rebuilder) -> None:
-        rb.load_output(self)
+        if self.grad is None or self.grad is NONE:
+            rb.load_output(self)
+        else:
+            rb.remember(self, lambda: rb.load_output(self))
+            rb.later(lambda: rb.store_attr(self, "grad", self.grad))
+
+    def replay(self, rb: Rebuilder) -> None:
+        if self.sets_requires_grad is not None:
+            rb.store_attr(self, "requires_grad", self.sets_requires_grad)
+        if self.grad is not self.grad_before:
+            rb.store_attr(self, "grad", self.grad)
