@@ -97,7 +97,7 @@ def _bool(b: bool) -> Const:
 def reached(vm: Tracer, heads: list[TensorValue]) -> list[TensorValue]:
     """The tensors of the graph that the heads' history leads to and that may keep a gradient: leaves, and those with
     ``retain_grad()``. Breaks where the history goes on outside of the captured function."""
-    retained = {id(v.fake(vm).grad_fn): v for v in vm.inputs + vm.retained if v.retains}
+    retained = {id(v.fake(vm).grad_fn): v for v in vm.retained}
     out: dict[TensorValue, None] = {}
     seen: set[Any] = set()
     todo: list[Any] = []

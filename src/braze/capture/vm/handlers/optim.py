@@ -12,7 +12,7 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 
 from ..registry import CODE_HANDLERS, HANDLERS, handles, simple
 from ..signals import Restart, unsupported
-from ..values.base import NONE, Const, Value
+from ..values.base import FALSE, NONE, Const, Value
 from ..values.functions import MethodValue
 from ..values.mappings import DictValue
 from ..values.sequences import ListValue, TupleValue
@@ -104,13 +104,9 @@ for _cls in vars(torch.optim).values():
 # ---- profiler marks: nothing to compute
 
 
-@handles(torch.autograd.profiler.record_function.__init__)
-def mark_init(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return NONE
-
-
 @handles(torch.autograd.profiler.record_function.__enter__)
 def mark_enter(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    args[0].set_attr(vm, "run_callbacks_on_exit", FALSE)  # for the real __exit__, after a graph break
     return args[0]
 
 
