@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .capture import frames
-from .capture.skip import is_wrapper
+from .capture.skip import wrapper_file
 from .config import Config
 from .events import CompileLog
 from .pipeline import Pipeline, Settings
@@ -114,7 +114,7 @@ def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -
     forward = module.forward
 
     code = getattr(forward, "__code__", None)
-    session.root = None if code is not None and is_wrapper(code) else code
+    session.root = None if code is not None and wrapper_file(code.co_filename) else code
     call = session.call
 
     @functools.wraps(base.forward)
@@ -124,6 +124,9 @@ def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -
     members = {
         "forward": compiled_forward,
         "__reduce_ex__": lambda self, protocol: (_rebuild, (module, settings)),
+        # registries by module (FSDP's states, sets of seen modules) take the twin for the module that it is
+        "__hash__": lambda self: hash(module),
+        "__eq__": lambda self, other: other is self or other is module,
         "__deepcopy__": lambda self, memo: _compile(copy.deepcopy(module, memo), settings),
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,

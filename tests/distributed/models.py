@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,18 @@ def full(x: torch.Tensor | None) -> torch.Tensor | None:
     return (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
 
 
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """No gradient reduction inside: DDP's ``no_sync``, FSDP2's ``set_requires_gradient_sync(False)``."""
+    if hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+    else:
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+
 def train(
     model: nn.Module,
     steps: int = STEPS,
@@ -91,8 +103,7 @@ def train(
         opt.zero_grad()
         for micro in range(accumulate):
             x, y = batches(step * accumulate + micro)
-            quiet = model.no_sync() if micro + 1 < accumulate else nullcontext()  # type: ignore[operator]
-            with quiet:
+            with quiet(model) if micro + 1 < accumulate else nullcontext():
                 with torch.autocast("cpu", dtype) if dtype else nullcontext():
                     out = model(x, branch(step)) if branch else model(x)
                     loss = (out.float() - y).square().mean()

@@ -15,7 +15,7 @@ from ..fake import FakeMode, FakeTensor, fake_from
 from ..fake.symint import Decide, refuse, to_expr, to_symint
 from ..ir import Graph, IntLike, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.decisions import Decisions, settle
-from ..ir.pause import paused_gc
+from ..ir.pause import no_saved_tensors_hooks, paused_gc
 from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
 from .follow import Follower
@@ -86,7 +86,7 @@ def trace_joint(
         decide = fn.decide if fn.decide is not None else decide
         fn = Follower(fn, decide)
         locate = locate or fn.locate
-    with paused_gc():
+    with paused_gc(), no_saved_tensors_hooks():
         try:
             return _trace(fn, types, names, locate, shared, decide, leaf=True)
         except _LeafWritten:

@@ -28,6 +28,7 @@ import torch
 from braze import _C  # type: ignore[attr-defined]
 from braze.errors import CompileWarning, Unsupported, UnsupportedDevice
 from braze.events import CompileLog, GuardFailure, Recompile, Span
+from braze.ir.pause import no_saved_tensors_hooks
 
 from . import vm
 from .captured import Captured, CaptureFunction, Skip
@@ -188,7 +189,8 @@ class Session(_C.Session):  # type: ignore[misc]
         compiling = sum(r.seconds.get("backend", 0.0) for r in self.log.graphs)
         start = time.perf_counter()
         try:
-            got = self.capture(code, frame.function, tuple(frame.args), self)
+            with no_saved_tensors_hooks():
+                got = self.capture(code, frame.function, tuple(frame.args), self)
         except Exception as e:
             settings = self.pipeline.settings
             if settings.fullgraph or settings.config.strict or isinstance(e, UnsupportedDevice):

@@ -53,13 +53,15 @@ def skipped_file(filename: str) -> bool:
 @functools.cache
 def _wrappers() -> tuple[str, ...]:
     root = Path(torch.__file__).parent
-    return _folder(root / "nn" / "parallel"), _folder(root / "distributed")
+    parts = ("nn/parallel", "distributed/fsdp", "distributed/_composable", "distributed/tensor")
+    return tuple(_folder(root / p) for p in parts)
 
 
-def is_wrapper(code: CodeType) -> bool:
-    """Whether this is the ``forward`` of a module that runs collectives around a user's (DistributedDataParallel):
-    it stays Python, and the frames that it calls are captured."""
-    return os.path.realpath(code.co_filename).startswith(_wrappers())
+@functools.lru_cache(maxsize=4096)
+def wrapper_file(filename: str) -> bool:
+    """Whether this is code of DDP, FSDP or DTensor: it runs collectives and changes its own state around the user's
+    modules. It stays Python, and the frames that it calls are captured."""
+    return not filename.startswith("<") and os.path.realpath(filename).startswith(_wrappers())
 
 
 def skip_reason(code: CodeType) -> str | None:

@@ -24,6 +24,7 @@ Tensors = Sequence[Any]
 Outputs = tuple[Any, ...]
 Compiled = Callable[..., Any]
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _TWICE = "differentiating a compiled function twice (create_graph=True)"
 _FREED = "Trying to backward through the graph a second time: specify retain_graph=True in the first backward"
 
@@ -261,8 +262,13 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
         if constants:
             ctx.mark_non_differentiable(*[results[i] for i in constants])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[inputs[i] if is_input else results[i] for is_input, i in checked])
-        ctx.extras = outs[m:]
+        kept = [inputs[i] if is_input else results[i] for is_input, i in checked]
+        if _hooks(False) is None:
+            ctx.save_for_backward(*kept)
+            ctx.extras = outs[m:]
+        else:  # a checkpoint or an offload around the call: everything goes through its hooks
+            ctx.save_for_backward(*kept, *outs[m:])
+            ctx.extras = len(kept)
         if sizes:
             ctx.sizes = [inputs[i] for i in sizes]
         if dynamic:
@@ -313,6 +319,8 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
             )
         if not _keeps_graph():
             ctx.extras = None
+        if type(extras) is int:
+            extras = kept[extras:]
         args = list(extras) if only_extras else [extras[i] if e else kept[i] for e, i in order]
         if sizes_at:
             for k, n in zip(sizes_at, ctx.sizes):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from braze.capture.skip import wrapper_file
+
 from .attributes import find, guard_class
 from .frame import Frame
 from .handlers.markers import is_disabled
@@ -62,6 +64,11 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
 def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Interpret the function's code in a frame of its own."""
     code = f.code
+    if wrapper_file(code.co_filename):
+        unsupported(
+            f"{code.co_qualname}() of torch.distributed, which runs collectives",
+            "compile the modules below it: braze.compile(block), before or after fully_shard(block)",
+        )
     if code.co_flags & _ASYNC:
         unsupported(f"the coroutine {code.co_name}")
     if len(vm.frames) >= MAX_DEPTH:

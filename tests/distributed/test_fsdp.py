@@ -1,0 +1,44 @@
+"""FSDP2 (fully_shard) and tensor parallelism on gloo: compiled equals eager, breaks have reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fsdp_cases import FEATURES
+from ranks import Ranks
+
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", list(FEATURES))
+def test_compiled_blocks_equal_eager(ranks2: Ranks, name: str) -> None:
+    breaks = ranks2.run("fsdp_cases", "feature", name=name, how="after", bf16=False)
+    assert breaks == [[], []]
+
+
+def test_blocks_compiled_before_sharding(ranks2: Ranks) -> None:
+    ranks2.run("fsdp_cases", "feature", name="plain", how="before", bf16=True)
+
+
+def test_the_whole_model_breaks_at_the_hooks_and_says_so(ranks2: Ranks) -> None:
+    for reasons in ranks2.run("fsdp_cases", "feature", name="plain", how="whole", bf16=False):
+        assert len(reasons) <= 3 and any("torch.distributed, which runs collectives" in r for r in reasons), reasons
+        assert any("fully_shard(block)" in r for r in reasons)
+
+
+@slow
+@pytest.mark.parametrize("how", ["before", "after", "whole"])
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("name", list(FEATURES))
+def test_all_on_four_ranks(ranks4: Ranks, name: str, how: str, bf16: bool) -> None:
+    ranks4.run("fsdp_cases", "feature", name=name, how=how, bf16=bf16)
+
+
+def test_distributed_checkpoint(ranks2: Ranks, tmp_path: Path) -> None:
+    ranks2.run("fsdp_cases", "checkpoint_round_trip", folder=str(tmp_path / "saved"))
+
+
+def test_tensor_parallel_runs_with_reasons(ranks2: Ranks) -> None:
+    for reasons in ranks2.run("fsdp_cases", "tensor_parallel_equals_eager"):
+        assert any("DTensor" in r for r in reasons), reasons
