@@ -1,0 +1,145 @@
+"""A report as one HTML page that loads nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from .data import Report
+from .steps import Side
+
+SECTIONS = (
+    ("verdict", "Verdict"),
+    ("time", "Compile time"),
+    ("source", "Source"),
+    ("graphs", "Graphs"),
+    ("kernels", "Kernels"),
+    ("memory", "Memory"),
+    ("guards", "Guards"),
+    ("recompiles", "Breaks"),
+    ("cache", "Cache"),
+)
+
+
+def to_html(report: Report) -> str:
+    """The page's text."""
+    page = files("braze.report") / "page"
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((page / "page.html.j2").read_text())
+    data = report.as_dict()
+    number = {g.name: k % 4 for k, g in enumerate(report.log.graphs)}
+    for k, block in enumerate(data["source"]):
+        block["id"] = k
+        block["marked"] = any(line["notes"] for line in block["lines"])
+        for line in block["lines"]:
+            line["graph"] = number.get(next(iter(line["calls"]), ""), 0)
+            line["total"] = sum(line["calls"].values())
+    return template.render(
+        title=report.title,
+        data=data,
+        mood=_mood(report),
+        sections=SECTIONS,
+        timeline=_timeline(data["timeline"]),
+        ticks=_ticks(data["timeline"]),
+        levels=_levels(report),
+        charts=list(_charts(report.sides)),
+        rows=_script(json.dumps(_rows(report))),
+        css=jinja2.utils.markupsafe.Markup((page / "page.css").read_text()),
+        js=jinja2.utils.markupsafe.Markup((page / "page.js").read_text()),
+    )
+
+
+def _script(text: str) -> Any:
+    """Text for a script element: nothing in it may end the element."""
+    return jinja2.utils.markupsafe.Markup(text.replace("</", "<\\/").replace("<!--", "<\\!--"))
+
+
+def _mood(report: Report) -> str:
+    log = report.log
+    if not log.graphs or any(g.fallback for g in log.graphs):
+        return "bad"
+    return "warn" if log.breaks or log.recompiles else "good"
+
+
+def _levels(report: Report) -> list[dict[str, Any]]:
+    out = []
+    for g in report.log.graphs:
+        for name, level in g.levels.items():
+            text = str(level)
+            safe = text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+            markup = jinja2.utils.markupsafe.Markup(safe)
+            out.append({"name": f"{g.name}, {name}", "lines": text.count("\n") + 1, "text": markup})
+    return out
+
+
+def _timeline(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    total = max((r["end"] for r in rows), default=0.0) or 1.0
+    lanes: dict[str, dict[str, Any]] = {}
+    for r in rows:
+        lane = lanes.setdefault(r["stage"], {"label": r["stage"], "bars": [], "seconds": 0.0})
+        spent = r["end"] - r["start"]
+        lane["seconds"] += spent
+        lane["bars"].append(
+            {
+                "kind": r["stage"].split()[0],
+                "left": round(100 * r["start"] / total, 3),
+                "width": round(100 * spent / total, 3),
+                "title": f"{r['graph']} {r['stage']}: {1e3 * spent:.1f} ms",
+            }
+        )
+    for lane in lanes.values():
+        lane["total"] = f"{1e3 * lane['seconds']:.1f} ms"
+    return list(lanes.values())
+
+
+def _ticks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    total = max((r["end"] for r in rows), default=0.0)
+    return [{"left": 25 * k, "text": f"{1e3 * total * k / 4:.0f} ms"} for k in range(5)]
+
+
+def _charts(sides: Iterable[Side]) -> Iterable[dict[str, Any]]:
+    for side in sides:
+        if not side.memory:
+            continue
+        peak = max(side.memory, key=lambda m: m.nbytes)
+        if not peak.nbytes:
+            continue
+        width, points = 800 / len(side.memory), []
+        for k, m in enumerate(side.memory):
+            y = 158 - 150 * m.nbytes / peak.nbytes
+            points += [f"{k * width:.1f},{y:.1f}", f"{(k + 1) * width:.1f},{y:.1f}"]
+        yield {
+            "title": f"{side.graph}, {side.side}",
+            "peak": f"{peak.nbytes / 2**20:.1f} MiB",
+            "at": f"step {peak.step}, {peak.name}",
+            "points": " ".join(["0,160", *points, "800,160"]),
+            "x": f"{(side.memory.index(peak) + 0.5) * width:.1f}",
+            "steps": len(side.memory),
+        }
+
+
+def _rows(report: Report) -> list[dict[str, Any]]:
+    out = []
+    for side in report.sides:
+        for s in side.steps:
+            out.append(
+                {
+                    "order": len(out),
+                    "graph": s.graph,
+                    "side": s.side,
+                    "name": s.name,
+                    "kind": s.kind,
+                    "ops": ", ".join(s.ops),
+                    "copies": s.copies,
+                    "lines": [f"{f}:{n}" for f, n in s.lines],
+                    "ms": 1e3 * s.seconds,
+                    "mb": s.nbytes / 1e6,
+                    "gflop": s.flops / 1e9,
+                    "share": s.share,
+                }
+            )
+    return out
