@@ -28,14 +28,16 @@ RANK = {
     "inductor.codegen": 10,
     "inductor": 11,
     "backends": 12,
+    "progress": 4,
     "pipeline": 13,
     "api": 14,
     "report": 15,
     "distributed": 15,
-    "": 16,
-    "bench": 17,
+    "bench": 16,
     "doctor": 17,
-    "cli": 18,
+    "bisect": 17,
+    "": 18,
+    "cli": 19,
 }
 RUNTIME_MAY = {"errors", "config", "ir", "events", "runtime"}
 FORBIDDEN = re.compile(

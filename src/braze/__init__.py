@@ -1,5 +1,6 @@
 """braze: a compiler for PyTorch programs. ``braze.compile(model)`` where you wrote ``torch.compile(model)``."""
 
+from . import bench
 from .api import compile  # noqa: A004
 from .backends import list_backends, register_backend
 from .config import Config
@@ -12,6 +13,7 @@ __all__ = [
     "CompileWarning",
     "Config",
     "Unsupported",
+    "bench",
     "compile",
     "explain",
     "list_backends",

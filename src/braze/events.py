@@ -10,13 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .ir import Loc
 
 logger = logging.getLogger("braze")
 # The BRAZE_DEBUG from which a level is printed: 2 graphs, 3 kernels and the host program, 5 the stages between.
 DETAIL = {"capture": 2, "forward": 2, "backward": 2, "kernels": 3, "host": 3}
+
+
+def stage_logger(stage: str) -> logging.Logger:
+    """The logger of a stage: ``braze.capture``, ``braze.joint_trace``, ``braze.codegen``, … with a level of its own."""
+    return logger.getChild(stage.replace(" ", "_"))
 
 
 def print_log() -> None:
@@ -36,6 +41,14 @@ class Deferred:
 
     def __str__(self) -> str:
         return self._text()
+
+
+class Watch(Protocol):
+    """Told of stages as they start and end, nested: what shows progress."""
+
+    def enter(self, stage: str) -> None: ...
+
+    def leave(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -116,6 +129,7 @@ class GraphRecord:
     spans: list[Span] = field(default_factory=list)
     programs: dict[str, Any] = field(default_factory=dict)  # "forward" | "backward" -> the loop program that runs
     compiled: dict[str, Any] = field(default_factory=dict)  # the same, compiled
+    watch: Watch | None = None
     debug: int = 0
 
     def add_level(self, name: str, level: Any) -> None:
@@ -128,12 +142,17 @@ class GraphRecord:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage; nested or repeated stages of one name add up."""
         start = time.perf_counter()
+        if self.watch is not None:
+            self.watch.enter(f"{self.name}: {name}")
         try:
             yield
         finally:
+            if self.watch is not None:
+                self.watch.leave()
             took = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + took
             self.spans.append(Span(name, start, start + took))
+            stage_logger(name).debug("%s: %.1f ms", self.name, took * 1e3)
             if self.debug >= 4:
                 logger.info("%s: %s took %.1f ms", self.name, name, took * 1e3)
 
@@ -150,10 +169,24 @@ class CompileLog:
     sizes: dict[str, dict[str, SizeNote]] = field(default_factory=dict)  # frame -> where a size is read -> the note
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
     spans: list[Span] = field(default_factory=list)  # of whole frames: capture, with what it compiled inside
+    watch: Watch | None = None
     debug: int = 0
 
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """A stage of a whole frame: its span, and whoever watches."""
+        start = time.perf_counter()
+        if self.watch is not None:
+            self.watch.enter(name)
+        try:
+            yield
+        finally:
+            if self.watch is not None:
+                self.watch.leave()
+            self.spans.append(Span(name, start, time.perf_counter()))
+
     def new_graph(self, graph: Any) -> GraphRecord:
-        record = GraphRecord(f"graph_{len(self.graphs)}", graph, debug=self.debug)
+        record = GraphRecord(f"graph_{len(self.graphs)}", graph, watch=self.watch, debug=self.debug)
         self.graphs.append(record)
         return record
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from . import progress
 from .backends import Request, lookup
 from .config import Config
 from .errors import CompileWarning, UnsupportedDevice
@@ -42,7 +43,7 @@ class Pipeline:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.log = CompileLog(debug=settings.config.debug)
+        self.log = CompileLog(watch=progress.terminal(), debug=settings.config.debug)
         if settings.config.debug:
             print_log()
         self._backend = lookup(settings.backend)

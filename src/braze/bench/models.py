@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,13 +13,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Case:
-    """A training case: ``loss(model(*inputs), target)`` is minimised; ``batch`` is the number of samples a step."""
+    """A training case: ``loss(model(*inputs, **kwargs), target)`` is minimised; ``batch`` is the number of samples a
+    step."""
 
     model: nn.Module
-    inputs: tuple[torch.Tensor, ...]
-    target: torch.Tensor
-    loss: Callable[[Any, torch.Tensor], torch.Tensor]
+    inputs: tuple[Any, ...]
+    target: Any
+    loss: Callable[[Any, Any], torch.Tensor]
     batch: int
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
+from .result import Result
 from .worker import Job
 
 # glibc returns freed blocks over its thresholds to the kernel, and every contender then measures page faults.
@@ -19,29 +19,29 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
     "MALLOC_TOP_PAD_": "268435456",
 }
-Progress = Callable[[str], None]
 
 
-@dataclass
-class Result:
-    """One contender on one model. Times in seconds, memory in bytes; ``error`` is set when it failed."""
+@dataclass(frozen=True)
+class Plan:
+    """How to measure: ``rounds`` rounds of ``steps`` steps after ``warmup`` steps; ``warm``: start each compiler once
+    more on its own cache."""
 
-    model: str
-    contender: str
-    mode: str
-    batch: int = 0
-    step_s: float = 0.0
-    spread_s: float = 0.0  # inter-quartile range of the rounds' medians
-    samples_per_s: float = 0.0
-    compile_s: float = 0.0  # first two steps less two steady ones
-    peak_bytes: int = 0
-    loss: float = 0.0
-    error: str = ""
-    rounds: list[float] = field(default_factory=list)
+    rounds: int = 5
+    steps: int = 3
+    warmup: int = 2
+    warm: bool = False
+
+    def units(self, jobs: list[Job]) -> int:
+        """Steps of a progress bar."""
+        again = sum(j.contender != "eager" for j in jobs) if self.warm else 0
+        return len(jobs) * (1 + self.rounds) + again
+
+
+Progress = Callable[[str, int], None]  # what is under way, units done since the last call
 
 
 class Worker:
-    """A contender's process."""
+    """A contender's process, in a session of its own: an interrupt from the keyboard does not reach it."""
 
     def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
         self.job, self.log = job, tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -52,22 +52,24 @@ class Worker:
             stderr=self.log,
             text=True,
             env=dict(environ),
+            start_new_session=True,
         )
 
-    def ask(self, message: str) -> dict[str, Any]:
+    def ask(self, message: str, stage: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
         """Send a command and wait for its answer; a dead process answers with its last words."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(message + "\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
         except BrokenPipeError:
-            line = ""
-        if not line:
-            self.log.seek(0)
-            return {"error": f"the worker ended with code {self.process.wait()}", "traceback": self.log.read()[-4000:]}
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            pass
+        while line := self.process.stdout.readline():
+            answer: dict[str, Any] = json.loads(line)
+            if "stage" not in answer:
+                return answer
+            stage(answer["stage"])
+        self.log.seek(0)
+        return {"error": f"the worker ended with code {self.process.wait()}", "traceback": self.log.read()[-4000:]}
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -76,61 +78,64 @@ class Worker:
         self.log.close()
 
 
-def measure(
-    jobs: list[Job], environ: Mapping[str, str], rounds: int, steps: int, warmup: int, progress: Progress
-) -> list[Result]:
-    """Results of the jobs (all of one model), measured in turns: ``rounds`` rounds of ``steps`` steps each."""
-    workers: list[tuple[Worker, Result]] = []
+def measure(jobs: list[Job], environ: Mapping[str, str], plan: Plan, progress: Progress, into: list[Result]) -> None:
+    """Measure the jobs (all of one model) in turns and append their results. An interrupt ends it with what there is:
+    the results so far are appended before KeyboardInterrupt goes on."""
+    pairs: list[tuple[Worker, Result]] = []
     try:
         with tempfile.TemporaryDirectory() as fresh:
             cold = {"BRAZE_CACHE_DIR": f"{fresh}/braze", "TORCHINDUCTOR_CACHE_DIR": f"{fresh}/torch"}
             env = {**environ, **MALLOC, **cold, "TRITON_CACHE_DIR": f"{fresh}/triton"}
             for job in jobs:
-                progress(f"{job.model}: {job.contender} compiles")
-                worker = Worker(job, env)
-                result = Result(job.model, job.contender, job.mode or "default")
-                workers.append((worker, result))
-                _take(result, worker.ask(job.message()))
-                if not result.error:
-                    _take(result, worker.ask(json.dumps({"do": "run", "steps": warmup})))
-                result.rounds.clear()
-            for i in range(rounds):
-                for worker, result in workers:
+                worker, result = Worker(job, env), new_result(job)
+                pairs.append((worker, result))
+                _start(worker, result, plan, progress)
+            for i in range(plan.rounds):
+                for worker, result in pairs:
+                    progress(f"{named(worker.job)}, round {i + 1} of {plan.rounds}", 0)
                     if not result.error:
-                        progress(f"{result.model}: {result.contender}, round {i + 1} of {rounds}")
-                        _take(result, worker.ask(json.dumps({"do": "run", "steps": steps})))
+                        result.take(worker.ask(json.dumps({"do": "run", "steps": plan.steps})))
+                    progress(named(worker.job), 1)
+            for worker, result in pairs if plan.warm else ():
+                if worker.job.contender != "eager":
+                    worker.stop()
+                    _warm(worker.job, result, env, progress)
     finally:
-        for worker, _ in workers:
+        for worker, _ in pairs:
             worker.stop()
-    return [_finish(result) for _, result in workers]
+        into += [result.finish(plan.rounds) for _, result in pairs]
 
 
-def _take(result: Result, answer: dict[str, Any]) -> None:
-    if "error" in answer:
-        result.error = answer["error"] + "\n" + answer.get("traceback", "")
-        return
-    result.batch = answer.get("batch", result.batch)
-    result.compile_s = answer.get("first_s", result.compile_s)
-    result.loss = answer.get("loss", result.loss)
-    result.peak_bytes = answer.get("peak_bytes", result.peak_bytes)
-    if "median_s" in answer:
-        result.rounds.append(answer["median_s"])
+def _start(worker: Worker, result: Result, plan: Plan, progress: Progress) -> None:
+    name = named(worker.job)
+    verb = "compiles" if worker.job.contender != "eager" else "starts"
+    progress(f"{name} {verb}", 0)
+    result.take(worker.ask(worker.job.message(), lambda stage: progress(f"{name} {verb}: {stage}", 0)))
+    if not result.error:
+        result.take(worker.ask(json.dumps({"do": "run", "steps": plan.warmup})))
+    result.rounds.clear()
+    progress(name, 1)
 
 
-def _finish(result: Result) -> Result:
-    if result.error or not result.rounds:
-        return result
-    step = statistics.median(result.rounds)
-    quartiles = statistics.quantiles(result.rounds, n=4) if len(result.rounds) > 1 else [step] * 3
-    return replace(
-        result,
-        step_s=step,
-        spread_s=quartiles[2] - quartiles[0],
-        samples_per_s=result.batch / step,
-        compile_s=max(result.compile_s - 2 * step, 0.0),
-    )
+def _warm(job: Job, result: Result, env: Mapping[str, str], progress: Progress) -> None:
+    """The start of another process that finds a filled cache."""
+    progress(f"{named(job)} starts again, cache filled", 0)
+    if not result.error:
+        worker = Worker(job, env)
+        try:
+            result.warm_s = worker.ask(job.message()).get("first_s")
+        finally:
+            worker.stop()
+    progress(named(job), 1)
 
 
-def to_json(results: list[Result], about: dict[str, Any]) -> str:
-    """The results and what they were measured on, as JSON."""
-    return json.dumps({"about": about, "results": [asdict(r) for r in results]}, indent=2)
+def named(job: Job) -> str:
+    """How progress names a job."""
+    mode = "" if job.mode in (None, "default") or job.contender == "eager" else f" {job.mode}"
+    return f"{job.model.rsplit(':', 1)[-1]}: {job.contender}{mode}"
+
+
+def new_result(job: Job) -> Result:
+    """An empty result for a job."""
+    model = job.model.rsplit(":", 1)[-1].rsplit(".", 1)[-1]
+    return Result(model, job.contender, job.mode or "default", job.precision, job.batch or 0)

@@ -27,7 +27,7 @@ import torch
 
 from braze import _C  # type: ignore[attr-defined]
 from braze.errors import CompileWarning, Unsupported, UnsupportedDevice
-from braze.events import CompileLog, GuardFailure, Recompile, Span
+from braze.events import CompileLog, GuardFailure, Recompile, stage_logger
 from braze.ir.pause import no_saved_tensors_hooks
 
 from . import vm
@@ -189,7 +189,7 @@ class Session(_C.Session):  # type: ignore[misc]
         compiling = sum(r.seconds.get("backend", 0.0) for r in self.log.graphs)
         start = time.perf_counter()
         try:
-            with no_saved_tensors_hooks():
+            with no_saved_tensors_hooks(), self.log.stage("capture"):
                 got = self.capture(code, frame.function, tuple(frame.args), self)
         except Exception as e:
             settings = self.pipeline.settings
@@ -203,7 +203,7 @@ class Session(_C.Session):  # type: ignore[misc]
             compiled = sum(r.seconds.get("backend", 0.0) for r in self.log.graphs) - compiling
             spent = time.perf_counter() - start - compiled
             self.log.seconds["capture"] = self.log.seconds.get("capture", 0.0) + spent
-            self.log.spans.append(Span("capture", start, time.perf_counter()))
+            stage_logger("capture").debug("%s: %.1f ms", frame_name(code), spent * 1e3)
         if isinstance(got, Skip):
             self._skip(code, frame, got)
             return None

@@ -1,4 +1,4 @@
-"""``braze bench``: training steps of the bench models under eager, braze and, on request, torch.compile."""
+"""``braze bench``: training steps or forward passes under eager, braze and, on request, torch.compile."""
 
 from __future__ import annotations
 
@@ -8,66 +8,116 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from braze.bench.about import about
 from braze.bench.models import CASES, SIZES
-from braze.bench.runner import Result, measure, to_json
-from braze.bench.table import save_plot, to_table
+from braze.bench.result import Result, to_json, to_markdown, to_table
+from braze.bench.runner import Plan, measure
+from braze.bench.target import resolve, tensor
 from braze.bench.worker import Job
 
-from .env import about
-
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-
-def _choice(value: str, allowed: tuple[str, ...], what: str) -> str:
-    if value not in allowed:
-        raise typer.BadParameter(f"{what} must be one of {', '.join(allowed)}, not {value!r}")
-    return value
+from .options import MODES, PRECISIONS, choice, choices, console, numbers
 
 
 def bench(
-    models: Annotated[list[str] | None, typer.Argument(help="resnet50, bert, hybrid; all by default")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="resnet50, bert, hybrid (all by default), path.py:make_model or an import path"),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    batch: Annotated[int | None, typer.Option(help="samples a step; by size when not given")] = None,
-    size: Annotated[str, typer.Option(help="tiny, small or full inputs")] = "small",
-    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast)")] = "fp32",
-    mode: Annotated[str, typer.Option(help="the compilers' mode")] = "default",
+    batch: Annotated[str | None, typer.Option(help="samples a step, or several: 1,8,32")] = None,
+    size: Annotated[str, typer.Option(help="tiny, small or full inputs of the built-in models")] = "small",
+    input: Annotated[  # noqa: A002
+        list[str] | None,
+        typer.Option(help="an input's sizes and dtype, such as 8x3x224x224 or 8x128:int64; repeatable"),
+    ] = None,
+    infer: Annotated[bool, typer.Option("--infer", help="forward passes instead of training steps")] = False,
+    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16 (autocast), or several")] = "fp32",
+    mode: Annotated[str, typer.Option(help="the compilers' mode, or several, comma-separated")] = "default",
     peer: Annotated[str | None, typer.Option(help="torch: measure torch.compile too")] = None,
-    rounds: Annotated[int, typer.Option(help="interleaved rounds")] = 5,
-    steps: Annotated[int, typer.Option(help="training steps a round")] = 3,
+    rounds: Annotated[int, typer.Option(help="interleaved rounds", min=1)] = 5,
+    steps: Annotated[int, typer.Option(help="steps a round", min=1)] = 3,
+    warm: Annotated[bool, typer.Option(help="measure a second start, with the cache filled")] = True,
     threads: Annotated[int | None, typer.Option(help="CPU threads")] = None,
     json: Annotated[Path | None, typer.Option(help="write the results here")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw the results here (png, svg, pdf)")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="write the table here")] = None,
+    plot: Annotated[list[Path] | None, typer.Option(help="draw the results here (png, svg, pdf); repeatable")] = None,
 ) -> None:
-    """Time training steps (forward, loss, backward, AdamW) with and without braze."""
-    _choice(device, ("cpu", "cuda"), "--device")
-    _choice(size, tuple(SIZES), "--size")
-    _choice(precision, ("fp32", "tf32", "bf16"), "--precision")
-    _choice(mode, MODES, "--mode")
-    contenders = ["eager", "braze"] + ([_choice(peer, ("torch",), "--peer")] if peer else [])
-    names = [_choice(m, tuple(CASES), "MODEL") for m in models or CASES]
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    results: list[Result] = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        try:
-            for name in names:
-                jobs = [Job(name, c, device, precision, mode, size, batch, threads) for c in contenders]
-                results += measure(jobs, os.environ, rounds, steps, 2, lambda text: bar.update(task, description=text))
-        except KeyboardInterrupt:
-            console.print("[yellow]interrupted; what was measured follows[/]")
-    title = f"training step, {device}, {precision}, {size} inputs"
-    console.print(to_table(results, title))
-    for r in results:
-        if r.error:
-            console.print(f"[red]{r.model} {r.contender}[/]\n{r.error}", highlight=False)
+    """Time training steps (forward, loss, backward, AdamW) with and without braze. Ctrl-C keeps what was measured."""
+    choice(device, ("cpu", "cuda"), "--device")
+    choice(size, tuple(SIZES), "--size")
+    peers = [choice(peer, ("torch",), "--peer")] if peer else []
+    modes, precisions = choices(mode, MODES, "--mode"), choices(precision, PRECISIONS, "--precision")
+    batches, shapes = numbers(batch, "--batch"), tuple(input or ())
+    _check(models or [], shapes)
+    contenders = [("eager", "default"), *((c, m) for c in ["braze", *peers] for m in modes)]
+    groups = [
+        [Job(name, c, device, p, m, size, b, threads, not infer, shapes) for c, m in contenders]
+        for name in models or CASES
+        for p in precisions
+        for b in batches
+    ]
+    out = console()
+    results = _run(groups, Plan(rounds, steps, warm=warm), out)
+    what = "forward pass" if infer else "training step"
+    title = f"{what}, {device}, {', '.join(precisions)}"
+    _show(results, title, out)
     if json is not None:
         json.write_text(to_json(results, about()))
-    if plot is not None:
-        save_plot([r for r in results if not r.error], plot, title)
+    if markdown is not None:
+        markdown.write_text(to_markdown(results, title))
+    for path in plot or []:
+        _draw(results, path, title, out)
     if any(r.error for r in results):
         raise typer.Exit(1)
+
+
+def _check(models: list[str], shapes: tuple[str, ...]) -> None:
+    """Usage errors before any process starts."""
+    try:
+        for text in shapes:
+            tensor(text)
+        for name in models:
+            if name not in CASES:
+                resolve(name)
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from None
+
+
+def _run(groups: list[list[Job]], plan: Plan, out: Console) -> list[Result]:
+    results: list[Result] = []
+    columns = (
+        SpinnerColumn(),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("starting", total=sum(plan.units(jobs) for jobs in groups))
+        try:
+            for jobs in groups:
+                measure(jobs, os.environ, plan, lambda text, n: bar.update(task, description=text, advance=n), results)
+        except KeyboardInterrupt:
+            out.print("[yellow]interrupted; what was measured follows[/]")
+    return results
+
+
+def _show(results: list[Result], title: str, out: Console) -> None:
+    if results:
+        out.print(to_table(results, title))
+    for r in results:
+        if r.error:
+            out.print(f"[red]{r.model} {r.label}[/]\n{r.error}", highlight=False)
+
+
+def _draw(results: list[Result], path: Path, title: str, out: Console) -> None:
+    from braze.bench.plot import save_plot
+
+    try:
+        save_plot(results, path, title)
+    except ImportError:
+        out.print("[red]--plot needs matplotlib: pip install 'braze\\[bench]'[/]")
+    except ValueError as e:
+        out.print(f"[red]{path}: {e}[/]")

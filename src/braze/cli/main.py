@@ -6,9 +6,11 @@ import typer
 
 from .bench import bench
 from .env import env
+from .explain import explain
 
 app = typer.Typer(help="A compiler for PyTorch programs.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(bench)
+app.command()(explain)
 app.command()(env)
 
 

@@ -17,7 +17,8 @@ from braze.config import Config
 
 @dataclass(frozen=True)
 class Rates:
-    """``bandwidth``: bytes a second, reads and writes counted, of a large copy; ``flops`` of a large matrix product by dtype."""
+    """``bandwidth``: bytes a second, reads and writes counted, of a large copy; ``flops``: operations a second of a
+    large matrix product, by dtype."""
 
     device: str
     bandwidth: float

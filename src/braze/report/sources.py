@@ -17,8 +17,8 @@ CONTEXT = 3  # lines shown around one that stands outside of a function
 
 @dataclass
 class Line:
-    """One line of a listing. ``calls``: captured torch calls by graph; ``notes``: (kind, text) of breaks and recompiles;
-    ``kernels``: how many steps come from it."""
+    """One line of a listing. ``calls``: captured torch calls by graph; ``notes``: (kind, text) of breaks and
+    recompiles; ``kernels``: how many steps come from it."""
 
     number: int
     text: str

@@ -36,7 +36,9 @@ def _obstacle(report: Report) -> str:
     if log.recompiles:
         r = log.recompiles[-1]
         return f"It was compiled {plural(len(log.recompiles), 'more time')}, last because {r.reason}."
-    return "All of it runs compiled, without a graph break or a recompile." if log.graphs else "No tensor call was seen."
+    return (
+        "All of it runs compiled, without a graph break or a recompile." if log.graphs else "No tensor call was seen."
+    )
 
 
 def _advice(report: Report) -> str:
