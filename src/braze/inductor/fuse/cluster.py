@@ -102,15 +102,15 @@ def _column_step(op: Op) -> int:
 
 
 def _stride(i: Load, s: Symbol) -> int:
-    """Elements between the first two points of an axis."""
-    origin: dict[Symbol, IntLike] = {t: 0 for t in symbols(*i.index)}
+    """Elements between the first two points of an axis; symbolic sizes count by their hints."""
+    origin: dict[Symbol, IntLike] = {t: t.hint or 0 for t in symbols(*i.index)}
     if s not in origin:
         return 0
     step: IntLike = 0
     for e, stride in zip(i.index, i.buffer.type.strides):
         if isinstance(e, Expr) and s in symbols(e):
             step = step + (substitute(e, {**origin, s: 1}) - substitute(e, origin)) * stride
-    return abs(step) if isinstance(step, int) else 0
+    return abs(step if isinstance(step, int) else hint(step))
 
 
 class Clusters:
