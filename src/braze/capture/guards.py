@@ -239,6 +239,13 @@ class IntRange:
             return "an int" if self.high >= 2**62 else f"an int of at most {self.high}"
         return f"an int of at least {self.low}" if self.high >= 2**62 else f"an int in [{self.low}, {self.high}]"
 
+    def __str__(self) -> str:
+        name = self.source.name()
+        low, high = self.low > -(2**62), self.high < 2**62
+        if low and high:
+            return f"{self.low} <= {name} <= {self.high}"
+        return f"{name} >= {self.low}" if low else f"{name} <= {self.high}" if high else f"{name} is an int"
+
 
 @dataclass(frozen=True, slots=True)
 class TensorMatch:
@@ -456,8 +463,11 @@ class Relation:
             return f"({x} {'//' if a.op == 'floordiv' else '%'} {y})"
 
         out = to_str(e, atom)
-        whole = isinstance(e, Expr) and len(e.terms) == 1 and list(e.terms.values()) == [1] and out.startswith("(")
-        return out[1:-1] if whole and out.count("(") == 1 else out
+        if isinstance(e, Expr) and len(e.terms) == 1:  # one division needs no parentheses around it
+            ((factors, k),) = e.terms.items()
+            if k == 1 and len(factors) == 1 and out.startswith("(") and isinstance(factors[0], Call):
+                return out[1:-1]
+        return out
 
     def __str__(self) -> str:
         a, b = (Relation.text(e, dict(self.env)) for e in (self.lhs, self.rhs))
@@ -573,7 +583,7 @@ class GuardSet:
 
     def describe(self) -> list[str]:
         """One line a guard, in the user's terms."""
-        return [str(g) if isinstance(g, JointGuard) else f"{g.source.name()}: {g.expected()}" for g in self]
+        return [str(g) if isinstance(g, (JointGuard, IntRange)) else f"{g.source.name()}: {g.expected()}" for g in self]
 
     def explain_failure(self, frame: FrameValues) -> str | None:
         """The first guard that fails in this frame, with what it expected and what it got; None if all hold."""
@@ -607,4 +617,6 @@ def failure(guard: Guard, frame: FrameValues) -> str | None:
     if isinstance(guard, TensorMatch):
         return f"{guard.source.name()}: {guard.spec.mismatch(value)}"
     got = f"type {type(value).__qualname__}" if isinstance(guard, TypeIs) else _short(value)
+    if isinstance(guard, IntRange):
+        return f"{guard}: got {got}"
     return f"{guard.source.name()}: expected {guard.expected()}, got {got}"

@@ -15,13 +15,13 @@ import torch
 
 from braze.errors import Unsupported
 from braze.events import SizeNote
-from braze.ir import Expr, Graph, IntLike, Loc, symbols
-from braze.ir.decisions import Decisions
+from braze.ir import Expr, Graph, IntLike, Loc, symbol_of, symbols
+from braze.ir.decisions import Decision, Decisions
 from braze.ir.expr import INF, symbol
 
-from .guards import IntRange, Relation
+from .guards import EqualsConst, IntRange, Relation
 from .markers import Mark, marks_of
-from .source import ConstSource, Source
+from .source import ConstSource, MemberSource, Source
 
 _LIMIT = 2**62  # integers beyond are left to Python
 
@@ -49,13 +49,13 @@ class SizePolicy:
     def begin(self) -> None:
         self._now = {}
 
-    def sizes(self, name: str, t: torch.Tensor) -> tuple[Choice, ...]:
-        """The choice for each dim of a tensor."""
+    def sizes(self, name: str, t: torch.Tensor, owned: bool = False) -> tuple[Choice, ...]:
+        """The choice for each dim of a tensor. ``owned``: a module's; its sizes vary only where they have changed."""
         made: tuple[Choice, ...] | None = self._now.get(name)
         if made is None or len(made) != t.dim():
             changed = self._changed(name, tuple(t.shape))
             marks = marks_of(t)
-            made = tuple(self._choose(t, d, n, d in changed, marks.get(d)) for d, n in enumerate(t.shape))
+            made = tuple(self._choose(t, d, n, d in changed, marks.get(d), owned) for d, n in enumerate(t.shape))
             self._now[name] = made
         return made
 
@@ -84,7 +84,7 @@ class SizePolicy:
         after = self.seen[name] = tuple(a if a == b else None for a, b in zip(before, now))
         return {d for d, n in enumerate(after) if n is None}
 
-    def _choose(self, t: torch.Tensor, d: int, n: int, changed: bool, mark: Mark | None) -> Choice:
+    def _choose(self, t: torch.Tensor, d: int, n: int, changed: bool, mark: Mark | None, owned: bool) -> Choice:
         if mark is not None and not mark.dynamic:
             return Choice(False, "marked static")
         if mark is None:
@@ -92,7 +92,7 @@ class SizePolicy:
                 return Choice(False)
             if self.dynamic is False:
                 return Choice(False, "dynamic=False" if changed else "")
-            if not changed and not self.dynamic:
+            if not changed and (owned or not self.dynamic):
                 return Choice(False)
             mark = Mark(True)
         if n < 2:
@@ -153,7 +153,7 @@ class FrameSizes(Decisions):
     def tensor(self, source: Source, t: torch.Tensor) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]]:
         """Sizes and strides of an input, with symbols where its sizes may vary."""
         sizes: list[IntLike] = list(t.shape)
-        for d, choice in enumerate(self.policy.sizes(source.name(), t)):
+        for d, choice in enumerate(self.policy.sizes(source.name(), t, isinstance(source, MemberSource))):
             if choice.symbolic:
                 sizes[d] = self.symbol(source.size(d), t.shape[d], choice.low, choice.high)
                 if choice.strict:
@@ -179,15 +179,16 @@ class FrameSizes(Decisions):
                 what = f"{self.sources[name].name()} was marked dynamic (strict), but the program needs it to be {now}"
                 raise Unsupported(what, where)
         out: list[Any] = []
-        for source, s in self._symbols.items():
-            low, high = (next(iter(symbols(s)))).lo, (next(iter(symbols(s)))).hi
-            out.append(IntRange(source, low, high))
+        for name, source in self.sources.items():
+            now = self._is.get(name)
+            out.append(EqualsConst(source, now) if isinstance(now, int) else IntRange(source, *self.ranges[name]))
         for k, (source, n) in enumerate(self._layout):
             own = symbol(f"stride{k}")
             (stride,) = symbols(own)
             out.append(Relation("==", own, n, ((stride, source), *self._env(n))))
         for d in self.taken:
-            out.append(Relation(d.op, d.lhs, d.rhs, self._env(d.lhs, d.rhs)))
+            if not _of_one(d):  # those are in the ranges
+                out.append(Relation(d.op, d.lhs, d.rhs, self._env(d.lhs, d.rhs)))
         return out
 
     def _env(self, *exprs: IntLike) -> tuple[Any, ...]:
@@ -210,6 +211,13 @@ class FrameSizes(Decisions):
             where = f", which {d.loc} asks for" if d is not None and d.loc is not None else ""
             out.append(SizeNote(source.name(), str(value), f"{'fixed' if isinstance(now, int) else 'equal'}{where}"))
         return out
+
+
+def _of_one(d: Decision) -> bool:
+    """Whether a decision is a limit of one symbol, or its value."""
+    if d.op == "!=":
+        return False
+    return any(symbol_of(a) is not None and isinstance(b, int) for a, b in ((d.lhs, d.rhs), (d.rhs, d.lhs)))
 
 
 def follow(sizes: list[IntLike], shape: tuple[int, ...], strides: tuple[int, ...]) -> list[IntLike]:

@@ -11,6 +11,7 @@ Each source can be evaluated in three ways, which must agree: ``source.get(frame
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -155,7 +156,10 @@ class Source:
 
 def _wrap(text: str) -> str:
     """Parenthesise what does not bind as tightly as attribute access."""
-    return text if text.replace("_", "a").replace(".", "a").isalnum() or text[-1:] in ")]" else f"({text})"
+    return text if _PRIMARY.fullmatch(text) or text[-1:] in ")]" else f"({text})"
+
+
+_PRIMARY = re.compile(r"""[\w.]+(\[[\w'"]*\][\w.]*)*""")
 
 
 # ---- roots

@@ -64,6 +64,7 @@ class Decisions:
         self.hints: dict[str, int] = {}
         self.taken: list[Decision] = []
         self.closed = False  # guards are made: nothing more can be taken for granted
+        self.ranges: dict[str, tuple[int, int]] = {}  # of every symbol, as decisions have narrowed it
         self._is: dict[str, IntLike] = {}  # what a symbol is by now: another expression, or itself in a smaller range
         self._resolved: dict[Expr, IntLike] = {}
         self._types: dict[TensorType, TensorType] = {}
@@ -72,7 +73,7 @@ class Decisions:
     def new(self, name: str, hint: int, lo: int, hi: int) -> Expr:
         """A symbol of this name, which no other symbol here has."""
         assert name not in self.hints, name
-        self.hints[name] = hint
+        self.hints[name], self.ranges[name] = hint, (lo, hi)
         return symbol(name, lo, hi, hint)
 
     def value(self, e: IntLike) -> int:
@@ -214,6 +215,7 @@ class Decisions:
             return
         s, low, value = found
         lo, hi = (max(s.lo, value), s.hi) if low else (s.lo, min(s.hi, value))
+        self.ranges[s.name] = lo, hi
         self._know(s, lo if lo == hi else symbol(s.name, lo, hi, self.hints.get(s.name)))
 
 
