@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from braze.errors import Unsupported
 from braze.events import SizeNote
-from braze.ir import Expr, Graph, IntLike, Loc, symbol_of, symbols
+from braze.ir import Expr, Graph, IntLike, Loc, Symbol, symbol_of, symbols
 from braze.ir.decisions import Decision, Decisions
 from braze.ir.expr import INF, symbol
 
@@ -122,6 +123,7 @@ class FrameSizes(Decisions):
         self.strict: set[str] = set()
         self._symbols: dict[Source, Expr] = {}
         self._layout: list[tuple[Source, Expr]] = []  # strides that follow from sizes
+        self.settled = False  # the graph's inputs are fixed
         self._varies: dict[Source, bool] = {}
 
     def varies(self, source: Source | None, value: int) -> bool:
@@ -149,6 +151,14 @@ class FrameSizes(Decisions):
 
     def integer(self, source: Source, value: int) -> Expr:
         return self.symbol(source, value, -_LIMIT, _LIMIT, "n")
+
+    def part(self, s: Symbol, k: int) -> IntLike | None:
+        source = self.sources.get(s.name)
+        if source is None or self.settled:
+            return None
+        low, high = self.ranges[s.name]
+        whole = source.call(_divided_by(k), "{} // " + str(k))
+        return self.symbol(whole, self.hints[s.name] // k, -(-low // k), high // k, "d")
 
     def tensor(self, source: Source, t: torch.Tensor) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]]:
         """Sizes and strides of an input, with symbols where its sizes may vary."""
@@ -211,6 +221,11 @@ class FrameSizes(Decisions):
             where = f", which {d.loc} asks for" if d is not None and d.loc is not None else ""
             out.append(SizeNote(source.name(), str(value), f"{'fixed' if isinstance(now, int) else 'equal'}{where}"))
         return out
+
+
+@lru_cache(256)
+def _divided_by(k: int) -> Callable[[int], int]:
+    return lambda n: n // k
 
 
 def _of_one(d: Decision) -> bool:

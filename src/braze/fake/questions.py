@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import Unsupported
-from ..ir import Expr, IntLike
+from ..ir import Expr, IntLike, bounds
 from ..ir.decisions import Decisions, proven
 
 _ANSWERS: dict[tuple[str, IntLike, IntLike], bool] = {}
@@ -53,6 +53,25 @@ def number(e: IntLike, what: str) -> int:
         if op == "==" and answer and a == e and not isinstance(b, Expr):
             return b
     raise Needed(e, what)
+
+
+def agree(a: IntLike, b: IntLike, message: str) -> None:
+    """Two sizes must be equal. RuntimeError with eager's message where they are not."""
+    if not ask("==", a, b, message):
+        raise RuntimeError(message)
+
+
+def fits(a: IntLike, b: IntLike, message: str) -> None:
+    """A size must not be more than another one. RuntimeError with eager's message where it is."""
+    if not ask("<=", a, b, message):
+        raise RuntimeError(message)
+
+
+def positive(n: IntLike, what: str) -> IntLike:
+    """A number that is a size where it is positive, and has another meaning (-1) elsewhere: then a fixed one."""
+    if isinstance(n, Expr) and bounds(n)[0] < 1 and not ask("<", 0, n, what):
+        return number(n, what)
+    return n
 
 
 def settle(e: Undecided, decide: Any) -> None:

@@ -29,6 +29,7 @@ from .expr import (
     known_lt,
     substitute,
     symbol,
+    symbol_of,
     symbols,
     terms_of,
 )
@@ -183,6 +184,7 @@ class Decisions:
         found = _solved(a - b)
         if found is None:
             self._take("==", a, b)
+            self._divisible(a - b)
             return
         s, value = found
         own: Expr = Expr({(s,): 1})
@@ -194,6 +196,24 @@ class Decisions:
                 d = limit - value if low else value - limit
                 if not known_le(d, 0):
                     self._narrow(d)
+
+    def _divisible(self, d: IntLike) -> None:
+        """After ``s % k == 0``: s is k times another symbol, where there can be a new one."""
+        terms = list(terms_of(d))
+        if len(terms) != 1 or len(terms[0][1]) != 1:
+            return
+        (atom,) = terms[0][1]
+        if not isinstance(atom, Call) or atom.op != "mod" or isinstance(atom.args[1], Expr):
+            return
+        s = symbol_of(atom.args[0])
+        if s is not None:
+            part = self.part(s, atom.args[1])
+            if part is not None:
+                self._know(s, part * atom.args[1])
+
+    def part(self, s: Symbol, k: int) -> IntLike | None:
+        """A new symbol for ``s // k``, where s is known to be divisible; None where there cannot be one."""
+        return None
 
     def _at_most(self, d: IntLike, asked: tuple[str, IntLike, IntLike]) -> None:
         """``d <= 0`` holds, asked for in the words of ``asked``."""

@@ -93,6 +93,7 @@ class Writer:
         """Emit the call of the compiled graph."""
         vm, e, rb = self.vm, self.e, self.rb
         settle(vm.graph, vm.sizes)
+        vm.sizes.settled = True
         vm.graph.decide = vm.sizes
         types = [n.val for n in vm.graph.inputs]
 

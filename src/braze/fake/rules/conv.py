@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ...errors import Unsupported
 from ...ir import IntLike, TensorType
 from ..layout import channels_last, contiguous, is_contiguous, suggests_channels_last
+from ..questions import agree, ask, number
 from ..registry import rule
 from ..result import formatted, fresh
 from .view import squeeze, unsqueeze
@@ -29,10 +29,9 @@ def conv_sizes(
     k = len(w.sizes) - 2
     batch, channels = x.sizes[:-k][:-1], x.sizes[-k - 1]
     want = w.sizes[0] if transposed else w.sizes[1] * groups
-    if isinstance(channels, int) and isinstance(want, int) and channels != want:
-        raise RuntimeError(
-            f"expected input {list(x.sizes)} to have {want} channels, but got {channels} channels instead"
-        )
+    agree(
+        channels, want, f"expected input {list(x.sizes)} to have {want} channels, but got {channels} channels instead"
+    )
 
     def at(v: Sequence[int], i: int) -> int:
         return v[i] if len(v) > 1 else v[0]
@@ -67,9 +66,7 @@ def _by_onednn(
     x: TensorType, w: TensorType, stride: Any, dilation: Any, transposed: bool, out_padding: Any, groups: int
 ) -> bool:
     """Whether ATen gives a CPU convolution to oneDNN."""
-    n = [k for k in (*x.sizes, *w.sizes) if isinstance(k, int)]
-    if len(n) < x.rank + w.rank:
-        raise Unsupported(f"the memory format of a 3-d convolution of symbolic sizes {x}")
+    n = [number(k, f"the memory format of a 3-d convolution of symbolic sizes {x}") for k in (*x.sizes, *w.sizes)]
     if transposed and (any(p >= s for p, s in zip(out_padding, stride)) or (groups > 1 and n[1] == groups)):
         return False
     if x.dtype is torch.bfloat16:
@@ -102,6 +99,8 @@ def convolution(
     x: TensorType, w: TensorType, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, op: Any, g: int,
     *rest: Any
 ) -> TensorType:  # fmt: skip
+    if b is not None:
+        agree(b.sizes[0], w.sizes[1] * g if transposed else w.sizes[0], f"a bias {b} for the weight {w}")
     last = _chooses_last(x, w, stride, dilation, transposed, op, g)
     return _formed(x, conv_sizes(x, w, stride, padding, dilation, transposed, op, g), last)
 
@@ -117,8 +116,8 @@ def convolution_backward(g: TensorType, x: TensorType, w: TensorType, bias_sizes
 
 def _pooled(n: IntLike, k: int, s: int, p: int, d: int, ceil: bool) -> IntLike:
     out = (n + 2 * p - d * (k - 1) - 1 + (s - 1 if ceil else 0)) // s + 1
-    if ceil and isinstance(out, int) and isinstance(n, int) and (out - 1) * s >= n + p:
-        out -= 1
+    if ceil and ask("<=", n + p, (out - 1) * s, "whether a pooling window ends outside is not known"):
+        out = out - 1
     return out
 
 

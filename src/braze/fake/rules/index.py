@@ -10,6 +10,7 @@ import torch
 from ...ir import IntLike, TensorType, known_eq
 from ..layout import broadcast, channels_last, contiguous, iterate, suggests_channels_last
 from ..promote import result_type
+from ..questions import agree, fits
 from ..registry import DataDependent, rule
 from ..result import copy_of, dim_of, fresh, view_of
 from .pointwise import device_of
@@ -55,17 +56,46 @@ def index(x: TensorType, indices: Sequence[TensorType | None]) -> TensorType:
 
 
 @rule("index_put _unsafe_index_put _index_put_impl")
-def index_put(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
+def index_put(x: TensorType, indices: Sequence[TensorType | None], values: TensorType, *rest: Any, **kw: Any) -> Any:
+    if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        sizes = index(x, indices).sizes
+        if broadcast((values.sizes, sizes)) != sizes:
+            raise RuntimeError(f"shape mismatch: value tensor of shape {list(values.sizes)} cannot be broadcast")
     return copy_of(x)
 
 
 @rule("gather")
 def gather(x: TensorType, dim: int, i: TensorType, *, sparse_grad: bool = False) -> TensorType:
+    _within(i, x, dim_of(dim, x.rank))
     return fresh(x, i.sizes)
 
 
-@rule("scatter scatter_add scatter_reduce index_add index_copy index_reduce")
-def scatter(x: TensorType, *rest: Any, **kw: Any) -> TensorType:
+def _within(i: TensorType, x: TensorType, but: int) -> None:
+    """An index must not be larger than what it indexes, apart from one dim."""
+    if i.rank == x.rank and not any(known_eq(n, 0) for n in i.sizes):
+        for d, (a, b) in enumerate(zip(i.sizes, x.sizes)):
+            if d != but:
+                fits(a, b, f"Expected index {i} to be no larger than {x} apart from dimension {but}")
+
+
+@rule("scatter scatter_add scatter_reduce")
+def scatter(x: TensorType, dim: int, i: TensorType, source: Any = None, *rest: Any, **kw: Any) -> TensorType:
+    _within(i, x, dim_of(dim, x.rank))
+    source = kw.get("src", source)
+    if isinstance(source, TensorType):
+        _within(i, source, -1)
+    return fresh(x)
+
+
+@rule("index_add index_copy index_reduce")
+def index_add(x: TensorType, dim: int, i: TensorType, source: TensorType, *rest: Any, **kw: Any) -> TensorType:
+    d = dim_of(dim, x.rank)
+    if x.rank and source.rank == x.rank:
+        message = f"index {i} and source {source} do not fit self {x}"
+        agree(source.sizes[d], i.sizes[0] if i.rank else 1, message)
+        for e in range(x.rank):
+            if e != d:
+                agree(source.sizes[e], x.sizes[e], message)
     return fresh(x)
 
 
@@ -182,12 +212,12 @@ def cat(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
         total = total + x.sizes[d]
     first = kept[0].sizes
     for x in kept[1:]:
-        if x.rank != len(first) or any(
-            isinstance(a, int) and isinstance(b, int) and a != b
-            for i, (a, b) in enumerate(zip(x.sizes, first))
-            if i != d
-        ):
-            raise RuntimeError(f"Sizes of tensors must match except in dimension {d}: {x.sizes} and {first}")
+        message = f"Sizes of tensors must match except in dimension {d}: {x.sizes} and {first}"
+        if x.rank != len(first):
+            raise RuntimeError(message)
+        for i, (a, b) in enumerate(zip(x.sizes, first)):
+            if i != d:
+                agree(a, b, message)
     sizes = (*first[:d], total, *first[d + 1 :])
     last = len(sizes) in (4, 5) and all(suggests_channels_last(x.sizes, x.strides) for x in xs)
     strides = channels_last(sizes) if last else contiguous(sizes)
@@ -197,6 +227,12 @@ def cat(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
 @rule("stack")
 def stack(xs: Sequence[TensorType], dim: int = 0) -> TensorType:
     d = dim_of(dim, xs[0].rank + 1)
+    for x in xs[1:]:
+        message = f"stack expects each tensor to be equal size, but got {x} and {xs[0]}"
+        if x.rank != xs[0].rank:
+            raise RuntimeError(message)
+        for a, b in zip(x.sizes, xs[0].sizes):
+            agree(a, b, message)
     if d == xs[0].rank:
         return cat([unsqueeze(x, d) for x in xs], d)
     joined = cat(xs, d)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...ir import TensorType
+from ..questions import agree
 from ..registry import register, rule
 from ..result import copy_of, fresh
 from .pointwise import pointwise
@@ -60,8 +61,18 @@ def margin_backward(g: TensorType, x: TensorType, *rest: Any) -> TensorType:
     return fresh(x)
 
 
+def _class_weights(x: TensorType, w: TensorType | None, dim: int) -> None:
+    if w is not None:
+        agree(
+            w.sizes[0], x.sizes[dim], f"weight tensor should be defined either for all classes or no classes: {w}, {x}"
+        )
+
+
 @rule("nll_loss_forward")
 def nll_loss(x: TensorType, y: TensorType, w: Any, reduction: int, ignore: int) -> Any:
+    if x.rank == 2 and y.rank:
+        agree(x.sizes[0], y.sizes[0], f"size mismatch (got input: {x}, target: {y})")
+    _class_weights(x, w, -1)
     return fresh(x, (x.sizes[0],) if reduction == 0 and x.rank == 2 else ()), fresh(x, ())
 
 
@@ -72,6 +83,9 @@ def nll_loss_backward(g: Any, x: TensorType, *rest: Any) -> TensorType:
 
 @rule("nll_loss2d_forward")
 def nll_loss2d(x: TensorType, y: TensorType, w: Any, reduction: int, ignore: int) -> Any:
+    for a, b in zip((x.sizes[0], *x.sizes[2:]), y.sizes):
+        agree(a, b, f"size mismatch (got input: {x}, target: {y})")
+    _class_weights(x, w, 1)
     return fresh(x, (x.sizes[0], *x.sizes[2:]) if reduction == 0 else ()), fresh(x, ())
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from ...ir import IntLike, TensorType, known_eq
+from ...ir import IntLike, TensorType
+from ..layout import broadcast
+from ..questions import agree
 from ..registry import rule
 from ..result import fresh
 from .pointwise import pointwise
 
 
 def _inner(a: IntLike, b: IntLike, x: TensorType, y: TensorType) -> None:
-    if isinstance(a, int) and isinstance(b, int) and a != b:
-        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({x} and {y})")
-    known_eq(a, b)
+    agree(a, b, f"mat1 and mat2 shapes cannot be multiplied ({x} and {y})")
 
 
 def _dtypes(x: TensorType, y: TensorType) -> None:
@@ -34,7 +34,14 @@ def mm(a: TensorType, b: TensorType, out_dtype: Any = None) -> TensorType:
 
 @rule("addmm _addmm_activation")
 def addmm(c: TensorType, a: TensorType, b: TensorType, *rest: Any, **kwargs: Any) -> TensorType:
-    return mm(a, b)
+    return _added(c, mm(a, b))
+
+
+def _added(c: TensorType, out: TensorType) -> TensorType:
+    """What is added must broadcast to the result."""
+    if broadcast((c.sizes, out.sizes)) != out.sizes:
+        raise RuntimeError(f"the expanded size of the tensor {c} must match {out}")
+    return out
 
 
 @rule("bmm")
@@ -42,13 +49,14 @@ def bmm(a: TensorType, b: TensorType, out_dtype: Any = None) -> TensorType:
     if a.rank != 3 or b.rank != 3:
         raise RuntimeError("batch1 and batch2 must be 3D tensors")
     _inner(a.sizes[2], b.sizes[1], a, b)
+    _inner(a.sizes[0], b.sizes[0], a, b)
     _dtypes(a, b)
     return fresh(a, (a.sizes[0], a.sizes[1], b.sizes[2]), out_dtype)
 
 
 @rule("baddbmm")
 def baddbmm(c: TensorType, a: TensorType, b: TensorType, *rest: Any, **kwargs: Any) -> TensorType:
-    return bmm(a, b)
+    return _added(c, bmm(a, b))
 
 
 @rule("addbmm")
@@ -93,7 +101,9 @@ def scaled_mm(
 
 @rule("linear")
 def linear(x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
-    return fresh(x, (*x.sizes[:-1], w.sizes[0]) if w.rank == 2 else x.sizes[:-1])
+    _inner(x.sizes[-1], w.sizes[-1], x, w)
+    out = fresh(x, (*x.sizes[:-1], w.sizes[0]) if w.rank == 2 else x.sizes[:-1])
+    return out if b is None else _added(b, out)
 
 
 @rule("linear_backward")

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ...ir import IntLike, TensorType
+from ...ir import IntLike, TensorType, mod
 from ..promote import to_float
+from ..questions import agree
 from ..registry import rule
 from ..result import copy_of, formatted, fresh
 
@@ -25,11 +26,20 @@ def _masked(types: tuple[Any, ...], mask: Any) -> tuple[Any, ...]:
     return tuple(t if keep else None for t, keep in zip(types, mask))
 
 
+def _parameters(sizes: Any, *given: TensorType | None) -> None:
+    """Weights, biases and running statistics must have these sizes."""
+    for p in given:
+        if p is not None:
+            for a, b in zip(p.sizes, sizes):
+                agree(a, b, f"a normalisation of {list(sizes)} with a parameter {p}")
+
+
 @rule("native_layer_norm")
 def layer_norm(x: TensorType, shape: Any, w: Any, b: Any, eps: float) -> Any:
     k = x.rank - len(shape)
-    if tuple(x.sizes[k:]) != tuple(shape):
-        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, {shape}], got {x}")
+    for a, n in zip(x.sizes[k:], shape):
+        agree(a, n, f"Given normalized_shape={list(shape)}, expected input with shape [*, {shape}], got {x}")
+    _parameters(shape, w, b)
     n = (*x.sizes[:k], *(1 for _ in shape))
     stat = fresh(x, n, _acc(x, w if w is not None else b))
     return fresh(x), stat, stat
@@ -43,6 +53,9 @@ def layer_norm_backward(g: Any, x: TensorType, shape: Any, mean: Any, rstd: Any,
 @rule("_fused_rms_norm")
 def rms_norm(x: TensorType, shape: Any, w: Any, eps: Any) -> Any:
     k = x.rank - len(shape)
+    for a, n in zip(x.sizes[k:], shape):
+        agree(a, n, f"Given normalized_shape={list(shape)}, expected input with shape [*, {shape}], got {x}")
+    _parameters(shape, w)
     acc = torch.float32 if x.dtype in _LOW else x.dtype
     return fresh(x), fresh(x, (*x.sizes[:k], *(1 for _ in shape)), acc)
 
@@ -54,6 +67,8 @@ def rms_norm_backward(g: TensorType, x: TensorType, shape: Any, rstd: Any, w: An
 
 @rule("native_group_norm")
 def group_norm(x: TensorType, w: Any, b: Any, n: IntLike, c: IntLike, hw: IntLike, groups: IntLike, eps: float) -> Any:
+    _parameters((c,), w, b)
+    agree(mod(c, groups), 0, f"Expected number of channels in input to be divisible by num_groups ({groups})")
     mixed = x.dtype in _LOW and w is not None and w.dtype not in _LOW
     stat = fresh(x, (n, groups), torch.float32 if mixed else x.dtype)
     return formatted(x, x.sizes) if x.device.type == "cpu" else fresh(x), stat, stat
@@ -74,6 +89,7 @@ def _channels(x: TensorType) -> IntLike:
 def batch_norm(x: TensorType, w: Any, b: Any, *rest: Any) -> Any:
     # (mean, var, training, momentum, eps), or (training, momentum, eps) without running statistics
     training = rest[-3]
+    _parameters((_channels(x),), w, b, *rest[:-3])
     c = (_channels(x),) if training or x.device.type == "cuda" else (0,)
     stat = fresh(x, c, _acc(x, w if w is not None else (rest[0] if len(rest) > 3 else None)))
     return formatted(x, x.sizes), stat, stat

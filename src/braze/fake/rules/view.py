@@ -11,7 +11,7 @@ from ...errors import Unsupported
 from ...ir import IntLike, TensorType, known_eq, product, sym_max, sym_min
 from ..layout import contiguous, view_strides
 from ..promote import to_complex, to_real
-from ..questions import ask, number
+from ..questions import ask, number, positive
 from ..registry import rule
 from ..result import dim_of, dims_of, fresh, view_of
 
@@ -23,6 +23,7 @@ def alias(x: TensorType) -> TensorType:
 
 def infer_sizes(shape: Sequence[IntLike], numel: IntLike) -> tuple[IntLike, ...]:
     """``shape`` with its -1 replaced. RuntimeError, as in eager, when the elements do not fit."""
+    shape = [positive(n, "the sign of a size is not known") for n in shape]
     holes = [i for i, n in enumerate(shape) if isinstance(n, int) and n == -1]
     if not holes:
         want = product(shape)
@@ -128,7 +129,7 @@ def permute(x: TensorType, dims: Sequence[int]) -> TensorType:
 
 @rule("expand")
 def expand(x: TensorType, shape: Sequence[IntLike], *, implicit: bool = False) -> TensorType:
-    sizes, strides = list(shape), [0] * len(shape)
+    sizes, strides = [positive(n, "the sign of a size is not known") for n in shape], [0] * len(shape)
     pad = len(sizes) - x.rank
     if pad < 0:
         raise RuntimeError(f"the number of sizes provided ({len(sizes)}) must be greater or equal to {x.rank}")
@@ -225,6 +226,7 @@ def _pieces(x: TensorType, lengths: Sequence[IntLike], dim: int) -> list[TensorT
 def split(x: TensorType, length: IntLike, dim: int = 0) -> list[TensorType]:
     d = dim_of(dim, x.rank)
     n = x.sizes[d]
+    length = positive(length, "the sign of a length is not known")
     what = f"the number of pieces of split({length}) of size {n} is not static"
     count = number((n + length - 1) // length, what) if not known_eq(length, 0) else 1
     count = max(count, 1)
