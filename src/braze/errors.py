@@ -18,6 +18,10 @@ class Unsupported(BrazeError):
         super().__init__("\n".join(filter(None, [what, where and f"  at {where}", hint and f"  hint: {hint}"])))
 
 
+class SymbolicFailure(BrazeError):
+    """A graph with symbolic sizes could not be compiled: capture takes the sizes of the call at hand instead."""
+
+
 class UnsupportedDevice(Unsupported):
     """A tensor lives on a device that braze generates no code for. Raised, not fallen back from: nothing would run."""
 

@@ -18,9 +18,9 @@ import torch
 from . import progress
 from .backends import Request, lookup
 from .config import Config
-from .errors import CompileWarning, UnsupportedDevice
+from .errors import CompileWarning, SymbolicFailure, UnsupportedDevice
 from .events import CompileLog, GraphRecord, print_log
-from .ir import Graph, IntLike, TensorType, load_python, verify
+from .ir import Expr, Graph, IntLike, TensorType, load_python, verify
 from .ir.pause import paused_gc
 
 logger = logging.getLogger("braze")
@@ -51,7 +51,8 @@ class Pipeline:
 
     def compile_graph(self, graph: Graph, types: Sequence[Any], inputs: Sequence[Any]) -> Callable[..., Any]:
         """A callable over the graph's inputs. Falls back to the captured calls in eager when compiling fails, except
-        under ``fullgraph=True`` or ``BRAZE_STRICT=1``, where the failure is raised."""
+        under ``fullgraph=True`` or ``BRAZE_STRICT=1``, where the failure is raised. A graph with symbolic sizes does
+        not fall back: SymbolicFailure asks for one without."""
         record = self.log.new_graph(graph)
         record.add_level("capture", graph)
         try:
@@ -67,6 +68,10 @@ class Pipeline:
                 logger.info("%s: %d calls, %d inputs, compiled in %.2f s", record.name, calls, len(types), seconds)
             return compiled
         except Exception as e:
+            if any(isinstance(t, Expr) for t in types) and not self.settings.config.strict:
+                logger.info("%s", "".join(traceback.format_exception(e)))
+                self.log.graphs.remove(record)
+                raise SymbolicFailure(f"{type(e).__name__}: {e}") from e
             if self.settings.fullgraph or self.settings.config.strict or isinstance(e, UnsupportedDevice):
                 raise
             return self._fall_back(graph, record, e)

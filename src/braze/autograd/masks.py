@@ -51,6 +51,7 @@ def drop_full_masks(graph: Graph) -> Graph:
     if not full:
         return graph
     out = Graph(graph.name)
+    out.decide = graph.decide
     env: dict[Node, Any] = {}
     for n in graph.nodes:
         if n.op == "input":

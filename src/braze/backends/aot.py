@@ -8,6 +8,7 @@ from typing import Any
 
 from braze.autograd import Joint, partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
+from braze.fake.questions import deciding
 from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
 from braze.runtime.autograd_node import make_autograd_callable
@@ -34,15 +35,16 @@ def compile_joint(
         with record.stage("layouts"):
             joint = arrange(joint)
     record.add_level("joint", joint.graph)
-    with record.stage("partition"):
-        aot = partition(joint, config.memory_budget)
-    record.add_level("forward", aot.forward)
-    if aot.backward is not None:
-        record.add_level("backward", aot.backward)
-    if config.verify:
-        verify_joint(joint)
-        verify_aot(aot)
-    forward = compile_side(aot.forward, request, "forward")
+    with deciding(graph.decide):
+        with record.stage("partition"):
+            aot = partition(joint, config.memory_budget)
+        record.add_level("forward", aot.forward)
+        if aot.backward is not None:
+            record.add_level("backward", aot.backward)
+        if config.verify:
+            verify_joint(joint)
+            verify_aot(aot)
+        forward = compile_side(aot.forward, request, "forward")
     lazy: Callable[[], Compiled] | None = None
     if aot.backward is not None:
         backward = aot.backward
@@ -55,8 +57,15 @@ def compile_joint(
 
 
 def _compile_late(compile_side: CompileSide, graph: Graph, request: Request) -> Compiled:
-    with paused_gc():
-        return compile_side(graph, request, "backward")
+    """The backward compiled; a symbolic one that cannot be runs call by call."""
+    with paused_gc(), deciding(request.graph.decide):
+        try:
+            return compile_side(graph, request, "backward")
+        except Exception as e:
+            if request.graph.decide is None or request.config.strict:
+                raise
+            request.record.notes.append(f"the backward runs in eager: {type(e).__name__}: {e}")
+            return load_python(graph)  # type: ignore[no-any-return]
 
 
 def _once(make: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., Any]]:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch
 
 from braze import _C  # type: ignore[attr-defined]
-from braze.errors import CompileWarning, Unsupported, UnsupportedDevice
+from braze.errors import CompileWarning, SymbolicFailure, Unsupported, UnsupportedDevice
 from braze.events import CompileLog, GuardFailure, Recompile, stage_logger
 from braze.ir.pause import no_saved_tensors_hooks
 
@@ -341,15 +341,25 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
         return Skip("no tensor and no module among its arguments", guards=_kinds(code, args))
     pipeline = session.pipeline
     start = time.perf_counter()
-    got = vm.capture_frame(
-        code,
-        function,
-        args,
-        compile_graph=lambda *request: quiet(pipeline.compile_graph(*request)),
-        config=pipeline.settings.config,
-        fullgraph=pipeline.settings.fullgraph,
-        policy=session.policy(code, args),
-    )
+    policy = session.policy(code, args)
+
+    def capture() -> vm.Captured | vm.Skip:
+        return vm.capture_frame(
+            code,
+            function,
+            args,
+            compile_graph=lambda *request: quiet(pipeline.compile_graph(*request)),
+            config=pipeline.settings.config,
+            fullgraph=pipeline.settings.fullgraph,
+            policy=policy,
+        )
+
+    try:
+        got = capture()
+    except SymbolicFailure as e:
+        logger.info("%s: symbolic sizes do not compile, they are fixed from now on: %s", frame_name(code), e)
+        policy.fix(str(e))
+        got = capture()
     seconds = time.perf_counter() - start
     if isinstance(got, vm.Skip):
         if got.loc is not None:

@@ -45,7 +45,11 @@ class SizePolicy:
 
     dynamic: bool | None = None
     seen: dict[str, Any] = field(default_factory=dict)  # by source: sizes or int, None where it has changed
+    failure: str = ""  # why a program with symbolic sizes could not be compiled: sizes are fixed after that
     _now: dict[str, Any] = field(default_factory=dict)
+
+    def fix(self, failure: str) -> None:
+        self.dynamic, self.failure = False, failure.partition("\n")[0]
 
     def begin(self) -> None:
         self._now = {}
@@ -88,6 +92,9 @@ class SizePolicy:
     def _choose(self, t: torch.Tensor, d: int, n: int, changed: bool, mark: Mark | None, owned: bool) -> Choice:
         if mark is not None and not mark.dynamic:
             return Choice(False, "marked static")
+        if self.failure:
+            reason = f"it does not compile with symbolic sizes ({self.failure})" if changed or mark is not None else ""
+            return Choice(False, reason, strict=mark is not None and mark.strict)
         if mark is None:
             if isinstance(t, torch.nn.Parameter):
                 return Choice(False)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..ir import Expr, IntLike, contiguous_strides, known_eq, terms_of
-from .questions import ask
+from .questions import FORGETTERS, ask
 
 Ints = tuple[IntLike, ...]
 
@@ -282,3 +282,6 @@ def forget() -> None:
         f.cache_clear()
     iterate.cache_clear()
     view_strides.cache_clear()
+
+
+FORGETTERS.append(forget)

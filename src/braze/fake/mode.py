@@ -12,11 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import Unsupported
 from ..ir import Expr, IntLike, TensorType
 from ..ir.decisions import Decisions
-from . import layout
 from .custom import declared_rule
 from .execute import by_execution
 from .layout import contiguous
-from .questions import Undecided, answered, called, forget_answers
+from .questions import FORGETTERS, ONE_TRACE, Undecided, answered, called, forget_answers
 from .registry import Rule, find_rule
 from .symint import Decide, refuse, to_expr, to_static, to_symint
 from .tensor import FakeTensor, wrap
@@ -124,6 +123,9 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> FakeMode:
         if torch.get_default_dtype() is not _DEFAULT_DTYPE[0]:
             forget()
+        if self.decisions is not None:
+            self._lock = ONE_TRACE[0]
+            self._lock.acquire()
         _DEPTH[0] += 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -133,9 +135,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _DEPTH[0] -= 1
         if not _DEPTH[0] and answered():
             forget_answers()
-            layout.forget()
-            for plan in _PLANS.values():
-                plan.memo.clear()
+        if self.decisions is not None:
+            self._lock.release()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = _PLANS.get(func)
@@ -280,6 +281,14 @@ def _key(v: Any) -> Any:
     if type(v) in (list, tuple):
         return tuple([_key(x) for x in v])
     return v if type(v) is TensorType else (type(v), v)
+
+
+def _forget_results() -> None:
+    for plan in _PLANS.values():
+        plan.memo.clear()
+
+
+FORGETTERS.append(_forget_results)
 
 
 def forget() -> None:

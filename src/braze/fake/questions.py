@@ -7,7 +7,10 @@ makes a guard), and calls the rule again.  Answers, and what was computed with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import Unsupported
@@ -15,6 +18,32 @@ from ..ir import Expr, IntLike, bounds
 from ..ir.decisions import Decisions, proven
 
 _ANSWERS: dict[tuple[str, IntLike, IntLike], bool] = {}
+ONE_TRACE = [threading.RLock()]  # answers hold for one trace, and there is one at a time
+
+
+def _after_fork() -> None:
+    ONE_TRACE[0] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+_DECIDER: list[Decisions | None] = [None]
+
+
+@contextmanager
+def deciding(decisions: Any) -> Iterator[None]:
+    """Inside, questions are answered at once by what a trace took for granted: for the stages after it, whose types
+    are settled. None: nobody answers."""
+    if not isinstance(decisions, Decisions):
+        yield
+        return
+    with ONE_TRACE[0]:
+        before, _DECIDER[0] = _DECIDER[0], decisions
+        try:
+            yield
+        finally:
+            _DECIDER[0] = before
+            if before is None and _ANSWERS:
+                forget_answers()
 
 
 class Undecided(Unsupported):
@@ -40,6 +69,8 @@ def ask(op: str, a: IntLike, b: IntLike, what: str = "") -> bool:
     known = proven(op, a, b)
     if known is None:
         known = _ANSWERS.get((op, a, b))
+        if known is None and _DECIDER[0] is not None:
+            known = _ANSWERS[op, a, b] = _DECIDER[0](op, a, b)
         if known is None:
             raise Undecided(op, a, b, what)
     return known
@@ -109,5 +140,10 @@ def answered() -> bool:
     return bool(_ANSWERS)
 
 
+FORGETTERS: list[Callable[[], None]] = []  # what drops results that depend on answers
+
+
 def forget_answers() -> None:
     _ANSWERS.clear()
+    for forget in FORGETTERS:
+        forget()

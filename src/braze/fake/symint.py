@@ -7,6 +7,7 @@ answer goes to the ``decide`` callback, which answers from the hints and records
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache
@@ -107,6 +108,115 @@ class BoolNode:
         return f"{self.a} {self.op} {self.b}" if self.known is None else repr(self.known)
 
 
+class FloatNode:
+    """A float that C++ made of a symbolic integer, whose value is fixed thereby."""
+
+    __slots__ = ("value", "decide")
+
+    def __init__(self, value: float, decide: Decide) -> None:
+        self.value, self.decide = value, decide
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return True
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return False
+
+    def is_constant(self) -> bool:
+        return True
+
+    def has_hint(self) -> bool:
+        return True
+
+    def constant_float(self) -> float:
+        return self.value
+
+    maybe_as_float = constant_float
+
+    def guard_float(self, file: Text = "", line: int = 0) -> float:
+        return self.value
+
+    def wrap_float(self, value: float) -> FloatNode:
+        return FloatNode(value, self.decide)
+
+    def wrap_int(self, value: int) -> IntNode:
+        return IntNode(value, self.decide)
+
+    def sym_float(self) -> FloatNode:
+        return self
+
+    def clone(self) -> FloatNode:
+        return self
+
+    def sqrt(self) -> FloatNode:
+        return FloatNode(math.sqrt(self.value), self.decide)
+
+    def neg(self) -> FloatNode:
+        return FloatNode(-self.value, self.decide)
+
+    def floor(self) -> IntNode:
+        return IntNode(math.floor(self.value), self.decide)
+
+    def ceil(self) -> IntNode:
+        return IntNode(math.ceil(self.value), self.decide)
+
+    def _with(self, f: Callable[[float, float], float], o: Any) -> FloatNode:
+        other = o.value if isinstance(o, FloatNode) else o.guard_int()
+        return FloatNode(f(self.value, other), self.decide)
+
+    def add(self, o: Any) -> FloatNode:
+        return self._with(operator.add, o)
+
+    def sub(self, o: Any) -> FloatNode:
+        return self._with(operator.sub, o)
+
+    def mul(self, o: Any) -> FloatNode:
+        return self._with(operator.mul, o)
+
+    def truediv(self, o: Any) -> FloatNode:
+        return self._with(operator.truediv, o)
+
+    float_truediv = truediv
+
+    def pow(self, o: Any) -> FloatNode:
+        return self._with(operator.pow, o)
+
+    float_pow = pow
+
+    def _compared(self, f: Callable[[float, float], bool], o: Any) -> BoolNode:
+        return _truth(self.decide, f(self.value, o.value if isinstance(o, FloatNode) else o.guard_int()))
+
+    def eq(self, o: Any) -> BoolNode:
+        return self._compared(operator.eq, o)
+
+    def ne(self, o: Any) -> BoolNode:
+        return self._compared(operator.ne, o)
+
+    def lt(self, o: Any) -> BoolNode:
+        return self._compared(operator.lt, o)
+
+    def le(self, o: Any) -> BoolNode:
+        return self._compared(operator.le, o)
+
+    def gt(self, o: Any) -> BoolNode:
+        return self._compared(operator.gt, o)
+
+    def ge(self, o: Any) -> BoolNode:
+        return self._compared(operator.ge, o)
+
+    def str(self) -> Any:
+        return repr(self.value)
+
+
 def _truth(decide: Decide, value: bool) -> BoolNode:
     return BoolNode(decide, "", 0, 0, value)
 
@@ -188,6 +298,22 @@ class IntNode:
 
     def _new(self, expr: IntLike) -> IntNode:
         return IntNode(expr, self.decide)
+
+    def sym_float(self) -> FloatNode:
+        return FloatNode(float(self.guard_int()), self.decide)
+
+    def wrap_float(self, value: float) -> FloatNode:
+        return FloatNode(value, self.decide)
+
+    def truediv(self, o: IntNode) -> FloatNode:
+        return FloatNode(self.guard_int() / o.guard_int(), self.decide)
+
+    int_truediv = truediv
+
+    def pow(self, o: IntNode) -> IntNode:
+        return self._new(self.guard_int() ** o.guard_int())
+
+    pow_by_natural = pow
 
     def add(self, o: IntNode) -> IntNode:
         return self._new(_add(self.expr, o.expr))

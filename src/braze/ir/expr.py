@@ -244,7 +244,7 @@ def _split(a: IntLike, b: IntLike) -> tuple[IntLike, IntLike]:
         q = {m: c // b for m, c in _terms(a).items() if c // b and (c % b == 0 or not m)}
         return _make(q), a - _make(q) * b
     if len(b.terms) != 1:
-        return (1, 0) if a == b else (0, a)
+        return _divided(a, b)
     ((bm, bc),) = b.terms.items()
     q = {}
     for m, c in _terms(a).items():
@@ -257,6 +257,27 @@ def _split(a: IntLike, b: IntLike) -> tuple[IntLike, IntLike]:
         if c % bc == 0:
             q[tuple(rest)] = c // bc
     return _make(q), a - _make(q) * b
+
+
+def _divided(a: IntLike, b: Expr) -> tuple[IntLike, IntLike]:
+    """a = q * b + r by polynomial division, where that leaves nothing; else (0, a)."""
+    lead, k = max(b.terms.items(), key=lambda t: (len(t[0]), [x.key for x in t[0]]))
+    q: IntLike = 0
+    r = a
+    for _ in range(8):
+        if not isinstance(r, Expr):
+            break
+        top = max(r.terms, key=lambda m: (len(m), [x.key for x in m]))
+        rest = list(top)
+        for atom in lead:
+            if atom not in rest:
+                return 0, a
+            rest.remove(atom)
+        if r.terms[top] % k:
+            return 0, a
+        part = _make({tuple(rest): r.terms[top] // k})
+        q, r = q + part, r - part * b
+    return (q, 0) if r == 0 else (0, a)
 
 
 def floordiv(a: IntLike, b: IntLike) -> IntLike:

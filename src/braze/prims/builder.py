@@ -24,7 +24,7 @@ import torch
 
 from braze.fake.layout import broadcast as broadcast_sizes
 from braze.fake.promote import result_type
-from braze.ir import Graph, IntLike, Node, TensorType, known_eq, product
+from braze.ir import Expr, Graph, IntLike, Node, TensorType, known_eq, product
 
 from .elementwise import DTYPES, FLOATS
 from .prim import PRIMS, Prim
@@ -124,6 +124,8 @@ class Builder:
             folded = [self._fold(x, sizes, device) for x in folded]
             if prim is _WHERE and not isinstance(folded[0], Node):
                 return self._as_tensor(folded[1] if folded[0] else folded[2], operands[1:], sizes, device)
+            if not any(isinstance(x, Node) for x in folded) and any(isinstance(x, Expr) for x in folded):
+                folded = [self.expand(x, sizes) if isinstance(x, Node) else x for x in operands]
             if not any(isinstance(x, Node) for x in folded):
                 return self._evaluate(prim, operands, sizes, device)
             if prim is _WHERE and not (isinstance(folded[1], Node) or isinstance(folded[2], Node)):
@@ -166,7 +168,10 @@ class Builder:
         """x as dtype; itself when it is that already. Numbers stay numbers (they take the tensors' dtype)."""
         if not isinstance(x, Node) or x.val.dtype == dtype:
             return x
-        if x.target is _FULL:
+        if x.target is _FULL and isinstance(x.args[1], Expr):
+            if x.val.dtype == torch.int64:  # one conversion; of a rounded number it would be two
+                return self.call(_FULL, x.args[0], x.args[1], dtype, x.val.device)
+        elif x.target is _FULL:
             value = torch.tensor(x.args[1], dtype=x.val.dtype).to(dtype).item()
             return self.call(_FULL, x.args[0], value, dtype, x.val.device)
         if x.target is _CONVERT and dtype == x.args[0].val.dtype and (dtype, x.val.dtype) in _LOSSLESS:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...ir import IntLike, TensorType
+from ..questions import agree
 from ..registry import rule
 from ..result import copy_of, fresh
 from .view import transpose
@@ -29,8 +30,17 @@ def _like_heads_inside(x: TensorType) -> TensorType:
     return transpose(copy_of(transpose(x, 1, 2)), 1, 2)
 
 
+def _paired(q: TensorType, k: TensorType, v: TensorType) -> None:
+    """Keys and values of one length and batch."""
+    agree(k.sizes[-2], v.sizes[-2], f"attention with keys {k} and values {v}")
+    agree(k.sizes[0], v.sizes[0], f"attention with keys {k} and values {v}")
+    agree(q.sizes[0], k.sizes[0], f"attention with queries {q} and keys {k}")
+    agree(q.sizes[-1], k.sizes[-1], f"attention with queries {q} and keys {k}")
+
+
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def flash_cpu(q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
+    _paired(q, k, v)
     b, h, t, _ = q.sizes
     acc = torch.float64 if q.dtype is torch.float64 else torch.float32
     return copy_of(q), transpose(fresh(q, (b, t, h), acc), 1, 2)
@@ -43,6 +53,7 @@ def flash_cpu_backward(g: TensorType, q: TensorType, k: TensorType, v: TensorTyp
 
 @rule("_scaled_dot_product_flash_attention")
 def flash(q: TensorType, k: TensorType, v: TensorType, *rest: Any, **kw: Any) -> Any:
+    _paired(q, k, v)
     b, h, t, _ = q.sizes
     lse = fresh(q, (b, h, t), torch.float32)
     state = fresh(q, (2,), _U64), fresh(q, (), _U64)
@@ -56,6 +67,7 @@ def flash_backward(g: TensorType, q: TensorType, k: TensorType, v: TensorType, *
 
 @rule("_scaled_dot_product_efficient_attention")
 def efficient(q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool, *rest: Any, **kw: Any) -> Any:
+    _paired(q, k, v)
     b, h, t, _ = q.sizes
     length: IntLike = (t + 31) // 32 * 32 if keep_lse else 0
     number = TensorType((), (), _I64, _CPU)
@@ -74,6 +86,7 @@ def efficient_backward(
 
 @rule("_scaled_dot_product_cudnn_attention")
 def cudnn(q: TensorType, k: TensorType, v: TensorType, bias: Any, keep_lse: bool, *rest: Any, **kw: Any) -> Any:
+    _paired(q, k, v)
     b, h, t, _ = q.sizes
     out = _like_heads_inside(TensorType((b, h, t, v.sizes[-1]), q.strides, q.dtype, q.device))
     lse = fresh(q, (b, h, t, 1), torch.float32) if keep_lse else fresh(q, (0,), torch.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...ir import IntLike, TensorType
+from ...ir import IntLike, TensorType, mod
 from ..layout import channels_last, contiguous, is_contiguous, suggests_channels_last
 from ..questions import agree, ask, number
 from ..registry import rule
@@ -200,9 +200,12 @@ def adaptive_max_backward(g: TensorType, x: TensorType, index: TensorType) -> Te
 
 @rule("pixel_shuffle")
 def pixel_shuffle(x: TensorType, r: int) -> TensorType:
+    agree(mod(x.sizes[-3], r * r), 0, f"pixel_shuffle expects channels divisible by {r * r}, got {x}")
     return formatted(x, (*x.sizes[:-3], x.sizes[-3] // (r * r), x.sizes[-2] * r, x.sizes[-1] * r))
 
 
 @rule("pixel_unshuffle")
 def pixel_unshuffle(x: TensorType, r: int) -> TensorType:
+    for n in x.sizes[-2:]:
+        agree(mod(n, r), 0, f"pixel_unshuffle expects height and width divisible by {r}, got {x}")
     return formatted(x, (*x.sizes[:-3], x.sizes[-3] * (r * r), x.sizes[-2] // r, x.sizes[-1] // r))

@@ -19,6 +19,8 @@ from .view import unsqueeze, view
 
 @rule("embedding")
 def embedding(w: TensorType, index: TensorType, *rest: Any) -> TensorType:
+    if w.rank != 2:
+        raise RuntimeError("'weight' must be 2-D")
     return fresh(w, (*index.sizes, *w.sizes[1:]))
 
 

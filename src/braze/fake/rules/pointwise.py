@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from ...ir import TensorType
+from ...ir import TensorType, mod
 from ..layout import broadcast, iterate
 from ..promote import Operand, result_type, to_complex, to_float, to_real
+from ..questions import agree
 from ..registry import register, rule
 from ..result import copy_of, dim_of, fresh
 
@@ -196,6 +197,8 @@ def elu_backward(g: TensorType, alpha: Any, scale: Any, inner: Any, is_result: b
 
 @rule("glu")
 def glu(x: TensorType, dim: int = -1) -> TensorType:
+    n = x.sizes[dim_of(dim, x.rank)]
+    agree(mod(n, 2), 0, f"Halving dimension must be even, but dimension {dim} is size {n}")
     d = dim_of(dim, x.rank)
     half = (*x.sizes[:d], x.sizes[d] // 2, *x.sizes[d + 1 :])  # of each of the two operands, views of x
     return TensorType(*iterate((half, x.strides), (half, x.strides)), x.dtype, x.device)

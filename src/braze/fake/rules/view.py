@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir import IntLike, TensorType, known_eq, product, sym_max, sym_min
+from ...ir import IntLike, TensorType, known_eq, product
 from ..layout import contiguous, view_strides
 from ..promote import to_complex, to_real
 from ..questions import ask, number, positive
@@ -258,7 +258,9 @@ def unbind(x: TensorType, dim: int = 0) -> list[TensorType]:
 def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorType:
     a, b = dim_of(dim1, x.rank), dim_of(dim2, x.rank)
     rows, cols = x.sizes[a], x.sizes[b]
-    n = sym_max(0, sym_min(rows, cols - offset) if offset >= 0 else sym_min(rows + offset, cols))
+    left, right = (rows, cols - offset) if offset >= 0 else (rows + offset, cols)
+    n = left if ask("<=", left, right) else right
+    n = 0 if ask("<", n, 0) else n
     shift = offset * x.strides[b] if offset >= 0 else -offset * x.strides[a]
     keep = [d for d in range(x.rank) if d not in (a, b)]
     sizes, strides = [x.sizes[d] for d in keep], [x.strides[d] for d in keep]

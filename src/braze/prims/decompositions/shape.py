@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from braze.errors import Unsupported
-from braze.ir import IntLike, Node, TensorType, contiguous_strides, known_eq, known_le, product, sym_max, sym_min
+from braze.fake.questions import ask
+from braze.ir import IntLike, Node, TensorType, contiguous_strides, known_eq, known_le, product
 
 from ..builder import Builder, same_sizes
 from ..elementwise import ANY, dense_strides, like
@@ -90,18 +91,23 @@ moves("lift resolve_conj resolve_neg", identity)
 
 def wrap_index(i: IntLike, n: IntLike) -> IntLike:
     """A Python index as a non-negative one. Unsupported when its sign is not known."""
-    if known_le(0, i):
-        return i
-    if known_le(i, -1):
-        return i + n
-    raise Unsupported(f"the sign of the symbolic index {i} is not known")
+    return i + n if ask("<", i, 0, f"the sign of the symbolic index {i} is not known") else i
 
 
 def slice_bounds(start: Any, end: Any, n: IntLike) -> tuple[IntLike, IntLike]:
     """Python slice bounds in [0, n], with start <= end."""
-    lo = 0 if start is None else sym_min(sym_max(wrap_index(start, n), 0), n)
-    hi = n if end is None else sym_min(sym_max(wrap_index(end, n), 0), n)
-    return lo, sym_max(lo, hi)
+
+    def place(v: Any) -> IntLike:
+        if isinstance(v, int) and v >= 1 << 62:
+            return n
+        v = wrap_index(v, n)
+        if ask("<", v, 0):
+            return 0
+        return v if ask("<=", v, n) else n
+
+    lo = 0 if start is None else place(start)
+    hi = n if end is None else place(end)
+    return lo, hi if ask("<=", lo, hi) else lo
 
 
 @view("slice.Tensor")
