@@ -34,6 +34,12 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     record.add_level(f"{side}: prims", graph)
     if config.verify:
         verify(graph)
+    return compile_primitives(graph, request, side)
+
+
+def compile_primitives(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
+    """A graph of primitives and library calls (any callable counts as one) to a callable over its inputs."""
+    record, config = request.record, request.config
     with record.stage("loops"):
         program = lower(graph)
     if config.verify:
