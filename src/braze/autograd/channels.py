@@ -21,8 +21,10 @@ from torch._ops import OpOverload
 
 from ..errors import Unsupported
 from ..fake import find_rule
+from ..fake.layout import channels_last as channels_last_strides
 from ..fake.layout import is_channels_last
 from ..ir import Expr, Graph, IntLike, Node, TensorType, evaluate, map_leaves
+from .costs import Kind, kind_of
 from .joint import Joint
 from .layout import relayout, same_strides
 from .rewrite import build, operands, replaced
@@ -130,7 +132,7 @@ class _Relayout:
             except (Unsupported, RuntimeError, ValueError):
                 val = None
             if val is not None:
-                return _like(n, new.args, new.kwargs, _laid(n.val, val))
+                return _like(n, new.args, new.kwargs, _leaned(new, _laid(n.val, val)))
         return replaced(n, {a: self._restore(a) for a in changed})
 
     def _restore(self, old: Node) -> Node:
@@ -150,6 +152,19 @@ def _infer(op: Any, args: Any, kwargs: Any) -> Any:
         raise Unsupported(f"no shape rule for {op}")
     types, named = map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
     return rule(*types, **named)
+
+
+def _leaned(n: Node, val: Any) -> Any:
+    """The result of pointwise arithmetic in channels_last where an operand is: eager follows the first operand, which
+    may be an expanded vector laid out otherwise. Such a result exists in fused kernels alone."""
+    if kind_of(n) not in (Kind.CHEAP, Kind.COSTLY) or n.kwargs or n.target is aten.clone.default:
+        return val
+    if not isinstance(val, TensorType) or val.rank != 4 or is_channels_last(val.sizes, val.strides):
+        return val
+    last = channels_last_strides(val.sizes)
+    if any(isinstance(t := a.val, TensorType) and t.sizes == val.sizes and t.strides == last for a in operands(n)):
+        return val.with_(strides=last)
+    return val
 
 
 def _laid(old: Any, new: Any) -> Any:

@@ -242,7 +242,7 @@ def _reduction(kernel: Kernel, layout: Layout, card: Card) -> Tiling:
         xb = min(32, pow2(rows), max(1, 16384 // block))
         launches = [_rows(xb, block, 16 if xb * block > 4096 else 8)]
     elif not inner:
-        launches = _outer_launches(rows, hint(r), whole, card)
+        launches = _outer_launches(rows, hint(r), whole, card, _point_loads(layout))
     elif whole:
         launches = _row_launches(rows, pow2(hint(r)), card, passes(kernel) == 1 and not _positions(kernel))
     else:
@@ -305,15 +305,21 @@ def _row_launches(rows: int, block: int, card: Card, single: bool) -> list[Launc
     return [_rows(xb, block, warps), _rows(xb, block, min(2 * warps, 8))]
 
 
-def _outer_launches(rows: int, r: int, whole: bool, card: Card) -> list[Launch]:
-    """Blocks of columns. Where they fill the card, short steps beat tall ones (16 rows: 0.79 of the copy rate, 64 rows:
-    0.57); where they do not, a program must have more on the way at once."""
+def _point_loads(layout: Layout) -> int:
+    """How many loads move along r."""
+    return sum(isinstance(a, Load) and layout.stride(a, layout.r[-1]) != 0 for a in layout.accesses)
+
+
+def _outer_launches(rows: int, r: int, whole: bool, card: Card, loads: int) -> list[Launch]:
+    """Blocks of columns. Where they fill the card, short steps beat tall ones (a plain sum, 16 rows: 0.79 of the copy
+    rate, 64 rows: 0.57); where they do not, a program must have more on the way at once. Each thread gets 4 to 8
+    elements: with 16, kernels of several operands spill registers and lose up to a factor of 5."""
     xb = min(64, pow2(rows))
     while xb > 32 and _ceil(rows, xb) < card.sms:
         xb //= 2
     if not whole:
-        tall = _rows(xb, min(pow2(r), 8192 // xb), 16)
-        short = _rows(xb, min(pow2(r), 16), max(4, xb // 8))
+        tall = _rows(xb, min(pow2(r), 4096 // xb), 16)
+        short = _rows(xb, min(pow2(r), 16 if loads == 1 else 32), max(4, xb // 8))
         return [short, tall] if _ceil(rows, xb) >= 3 * card.sms else [tall, short]
     rb = pow2(r)
     while xb > 16 and xb * rb > 8192:

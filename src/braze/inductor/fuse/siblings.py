@@ -21,6 +21,7 @@ MIN_BYTES = 1 << 12
 TINY = 64  # elements
 NEAR = 300  # ops between the first and the last of a group
 MAX_GROUP_READS = 8
+MAX_COLUMN_READS = 4  # each sum holds a block of registers: eight in one kernel run at a fifth of the copy rate
 COSTLY = 1 << 20  # bytes that a kernel is worth where launches count
 
 
@@ -110,7 +111,8 @@ def _chain(
     if head is not None:
         a = clusters.find(head)
         tiny = c.points <= TINY and not c.r
-        if a is not c and (tiny or (c.id - head < NEAR and len(a.loads) + len(c.loads) <= MAX_GROUP_READS)):
+        most = MAX_COLUMN_READS if c.r else MAX_GROUP_READS
+        if a is not c and (tiny or (c.id - head < NEAR and len(a.loads) + len(c.loads) <= most)):
             u = unify_by_order(a, c)
             if not isinstance(u, Reason) and allowed(u, clusters, traits) is None:
                 clusters.absorb(u.base, u.other, u.env)

@@ -28,7 +28,7 @@ from braze.inductor.loops import (
     point_level,
 )
 from braze.inductor.loops.ref import remap
-from braze.ir import Expr, IntLike, Symbol, coefficient, substitute, symbol, symbol_of, tensor_type
+from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, substitute, symbol, symbol_of, tensor_type
 
 from .passes import in_passes
 from .traits import DeviceTraits
@@ -57,10 +57,8 @@ def split_reduction(kernel: Kernel, rows: int, column: bool, traits: DeviceTrait
         if i in late and i in point:
             return [kernel]
     units = max(rows // traits.line_elems, 1) if column else max(rows, 1)
-    axis, chunks = _choose(kernel, max(2 * traits.parallel_rows // units, 2), traits.min_chunk)
-    if axis is None:
-        return [kernel]
-    return _Splitter(kernel, axis, chunks, late, name).run()
+    cuts = _choose(kernel, max(2 * traits.parallel_rows // units, 2), traits.min_chunk)
+    return _Splitter(kernel, cuts, late, name).run() if cuts else [kernel]
 
 
 def _after_reduction(kernel: Kernel) -> set[Any]:
@@ -72,22 +70,30 @@ def _after_reduction(kernel: Kernel) -> set[Any]:
     return late
 
 
-def _choose(kernel: Kernel, want: int, min_chunk: int) -> tuple[Axis | None, int]:
-    """The r axis to cut, the one that walks memory in the largest steps, and the number of chunks."""
-    load = next((i for i in kernel.body if isinstance(i, Load) and not i.indirect and len(i.index) > 0), None)
+Cut = tuple[Axis, int]
+
+
+def _choose(kernel: Kernel, want: int, min_chunk: int) -> list[Cut]:
+    """The r axes to cut, those first that walk memory in the largest steps, and into how many chunks each."""
     sizes = {a: a.size for a in kernel.r if isinstance(a.size, int)}
     if len(sizes) < len(kernel.r):
-        return None, 0
-    total = math.prod(sizes.values())
-    want = min(want, max(total // min_chunk, 1))
-    axes = sorted(kernel.r, key=lambda a: -_step(load, a)) if load is not None else list(kernel.r)
-    best = max(axes[:2], key=lambda a: min(sizes[a], want))
-    if want < 2:
-        return None, 0
-    n = sizes[best]
-    want = min(want, n)
-    exact = [k for k in range(want, max(want // 2, 1), -1) if n % k == 0]
-    return (best, exact[0]) if exact else (best, want)
+        return []
+    loads = [i for i in kernel.body if isinstance(i, Load) and not i.indirect]
+    walk = max(loads, key=lambda i: _share(i, kernel), default=None)
+    want = min(want, max(math.prod(sizes.values()) // min_chunk, 1))
+    out: list[Cut] = []
+    for a in kernel.r if walk is None else sorted(kernel.r, key=lambda a: -_step(walk, a)):
+        n, chunks = sizes[a], min(want, sizes[a])
+        if chunks > 1:
+            exact = next((k for k in range(chunks, max(chunks // 2, 1), -1) if n % k == 0), chunks)
+            out.append((a, exact))
+            want //= exact
+    return out
+
+
+def _share(load: Load, kernel: Kernel) -> tuple[int, int]:
+    """Ranks the accesses: how many r axes walk it, and its size."""
+    return sum(_step(load, a) > 0 for a in kernel.r), bounds(load.buffer.type.nbytes)[1]
 
 
 def _step(load: Load, a: Axis) -> int:
@@ -99,20 +105,29 @@ def _step(load: Load, a: Axis) -> int:
 
 
 class _Splitter:
-    def __init__(self, kernel: Kernel, axis: Axis, chunks: int, late: set[Any], name: str) -> None:
-        self.kernel, self.axis, self.late, self.name = kernel, axis, late, name
-        n = axis.size
-        assert isinstance(n, int)
-        self.length = -(-n // chunks)
-        self.chunks = -(-n // self.length)
-        self.c = symbol(f"{axis.index.name}_c", 0, self.chunks - 1)
-        self.inner: IntLike = symbol(f"{axis.index.name}_r", 0, self.length - 1) if self.length > 1 else 0
-        self.env: dict[Symbol, IntLike] = {axis.index: self.c * self.length + self.inner}
-        self.ragged = self.chunks * self.length != n
+    """``chunk``: the new axes, one a cut; ``inner``: what is left of a cut axis; ``env``: the cut axes over both."""
+
+    def __init__(self, kernel: Kernel, cuts: list[Cut], late: set[Any], name: str) -> None:
+        self.kernel, self.late, self.name = kernel, late, name
+        self.chunk: list[Axis] = []
+        self.inner: dict[Axis, list[Axis]] = {}
+        self.env: dict[Symbol, IntLike] = {}
+        self.ragged: list[Axis] = []
+        for axis, chunks in cuts:
+            n = axis.size
+            assert isinstance(n, int)
+            length = -(-n // chunks)
+            c = _axis(f"{axis.index.name}_c", -(-n // length))
+            self.chunk.append(c)
+            self.inner[axis] = [_axis(f"{axis.index.name}_r", length)] if length > 1 else []
+            at = Expr({(c.index,): 1}) * length
+            self.env[axis.index] = at + Expr({(self.inner[axis][0].index,): 1}) if length > 1 else at
+            if c.size * length != n:
+                self.ragged.append(axis)
         self.body: list[Instr] = []
         self.new: dict[Any, Any] = {}
         self.parts: dict[Reduce, Buffer] = {}
-        self.rows: tuple[IntLike, ...] = tuple([Expr({(a.index,): 1}) for a in kernel.x])
+        self.place: tuple[IntLike, ...] = tuple([Expr({(a.index,): 1}) for a in (*self.chunk, *kernel.x)])
 
     def add(self, i: Any) -> Any:
         self.body.append(i)
@@ -120,24 +135,23 @@ class _Splitter:
 
     def run(self) -> list[Kernel]:
         k = self.kernel
-        c = Axis(_sym(self.c), self.chunks)
-        mask = self._mask() if self.ragged else None
+        mask: Value | None = None
+        for axis in self.ragged:
+            mask = self._both(mask, self._inside(axis))
+        r = tuple([n for a in k.r for n in self.inner.get(a, [a])])
         point = point_level(k)
-        sizes = tuple([a.size for a in k.x])
         for i in k.body:
             if isinstance(i, Reduce):
-                self._partial(i, mask, sizes)
+                self._partial(i, mask, bool(r))
             elif i not in self.late and not (isinstance(i, Store) and i not in point):
                 self.new[i] = self.add(self._moved(i, mask if i in point else None))
-        inner = [] if isinstance(self.inner, int) else [Axis(_sym(self.inner), self.length)]
-        r = tuple([n for a in k.r for n in (inner if a is self.axis else [a])])
-        first = Kernel(f"{k.name}_part", (c, *k.x), r, in_passes(self.body, r), k.device, k.origin)
-        return [first, self._second(c)]
+        first = Kernel(f"{k.name}_part", (*self.chunk, *k.x), r, in_passes(self.body, r), k.device, k.origin)
+        return [first, self._second()]
 
-    def _mask(self) -> Value:
-        assert isinstance(self.axis.size, int)
-        at = self.add(Index(self.env[self.axis.index]))
-        end = self.add(Const(self.axis.size, torch.int64))
+    def _inside(self, axis: Axis) -> Value:
+        assert isinstance(axis.size, int)
+        at = self.add(Index(self.env[axis.index]))
+        end = self.add(Const(axis.size, torch.int64))
         return self.add(Compute("lt", (at, end), torch.bool))  # type: ignore[no-any-return]
 
     def _both(self, mask: Value | None, own: Value | None) -> Value | None:
@@ -160,20 +174,19 @@ class _Splitter:
             return Index(substitute(i.expr, self.env), i.dtype)
         return i
 
-    def _partial(self, i: Reduce, mask: Value | None, sizes: tuple[IntLike, ...]) -> None:
+    def _partial(self, i: Reduce, mask: Value | None, folds: bool) -> None:
         value = self.new[i.value]
         if mask is not None:
             other = self.add(Const(identity(i.kind, i.dtype), i.dtype))
             value = self.add(Compute("where", (mask, value, other), i.dtype))
-        if self.length > 1 or len(self.kernel.r) > 1:  # else a chunk is one element
+        if folds:  # else a chunk is one element
             value = self.add(Reduce(i.kind, value, i.dtype))
-        part = Buffer(
-            f"{self.name}_part{len(self.parts)}", tensor_type((self.chunks, *sizes), i.dtype, self.kernel.device)
-        )
+        sizes = tuple([a.size for a in (*self.chunk, *self.kernel.x)])
+        part = Buffer(f"{self.name}_part{len(self.parts)}", tensor_type(sizes, i.dtype, self.kernel.device))
         self.parts[i] = part
-        self.add(Store(part, (self.c, *self.rows), value))
+        self.add(Store(part, self.place, value))
 
-    def _second(self, c: Axis) -> Kernel:
+    def _second(self) -> Kernel:
         k = self.kernel
         point = point_level(k)
         body: list[Instr] = []
@@ -181,7 +194,7 @@ class _Splitter:
             if i in point:
                 continue
             if isinstance(i, Reduce):
-                load = Load(self.parts[i], (self.c, *self.rows))
+                load = Load(self.parts[i], self.place)
                 body += [load, made := Reduce(i.kind, load, i.dtype)]
                 self.new[i] = made
             elif i in self.late:
@@ -191,7 +204,8 @@ class _Splitter:
             else:
                 body.append(i)
                 self.new[i] = i
-        return Kernel(k.name, k.x, (c,), in_passes(body, (c,)), k.device, k.origin)
+        r = tuple(self.chunk)
+        return Kernel(k.name, k.x, r, in_passes(body, r), k.device, k.origin)
 
 
 def rebound(i: Instr, new: dict[Any, Any]) -> Instr:
@@ -205,7 +219,7 @@ def rebound(i: Instr, new: dict[Any, Any]) -> Instr:
     return Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
 
 
-def _sym(e: IntLike) -> Symbol:
-    s = symbol_of(e)
+def _axis(name: str, size: int) -> Axis:
+    s = symbol_of(symbol(name, 0, size - 1))
     assert s is not None
-    return s
+    return Axis(s, size)

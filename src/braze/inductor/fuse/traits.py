@@ -51,7 +51,7 @@ CPU = DeviceTraits(
 CUDA = DeviceTraits(
     264,
     row_bytes=128 * 1024,
-    line_elems=32,
+    line_elems=64,
     split_points=1 << 14,
     flop_bytes=0.05,
     launch_bytes=2 << 20,
