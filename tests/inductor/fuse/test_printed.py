@@ -71,7 +71,7 @@ def test_bench_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 agree(program, inputs, 1e-4)
                 return interpret_program(program, inputs)
 
-        return CompiledProgram(call, "", {})
+        return CompiledProgram(call, "", {}, [])
 
     monkeypatch.setattr(inductor, "compile_program", compile_program)
     case = build(name, "tiny", None)
