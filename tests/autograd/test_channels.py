@@ -78,7 +78,7 @@ def test_conversions_stand_at_the_edges_alone() -> None:
             assert is_channels_last(a.val.sizes, a.val.strides), n
     sources = [n.args[0] for n in conversions(joint)]
     assert set(joint.graph.inputs[:3]) <= set(sources)  # the image and both weights, once each
-    assert len(sources) == 3 + 3 + 1  # the gradients of the same, and the mean's: an expanded vector has no layout
+    assert len(sources) == 3 + 3  # and the gradients of the same
 
 
 def test_left_alone() -> None:
