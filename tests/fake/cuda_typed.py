@@ -7,6 +7,7 @@ with a GPU there is an answer.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 from pathlib import Path
@@ -48,4 +49,5 @@ def enable() -> None:
     answer = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_int8)(lambda this, device: False)
     table[slot + 2] = ctypes.cast(answer, ctypes.c_void_p)
     _keep.extend((table, answer))
+    atexit.register(hooks.__setitem__, 0, hooks[0])  # the table goes before the hooks are destroyed
     hooks[0] = ctypes.addressof(table) + 2 * ctypes.sizeof(ctypes.c_void_p)
