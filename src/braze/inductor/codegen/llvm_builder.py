@@ -157,6 +157,11 @@ class Builder:
         mask = ", ".join(f"i32 {start + i}" for i in range(count))
         return self.let(v.elem, count, f"shufflevector {v.typed}, {v.type} poison, <{count} x i32> <{mask}>")
 
+    def reverse(self, v: V) -> V:
+        """The lanes from last to first."""
+        order = ", ".join(f"i32 {v.lanes - 1 - i}" for i in range(v.lanes))
+        return self.let(v.elem, v.lanes, f"shufflevector {v.typed}, {v.type} poison, <{v.lanes} x i32> <{order}>")
+
     def concat(self, parts: Sequence[V]) -> V:
         """Equal-width parts (a power of two of them) joined in order."""
         parts = list(parts)

@@ -259,6 +259,8 @@ def load(b: Builder, i: Load, at: Place, lanes: Lanes, mask: V | None, vector: b
     elif at.step == 1:
         assert mask is not None
         raw = _masked_load(b, elem, at.base, align, mask, b.splat(other, lanes.count))
+    elif at.step == -1:
+        raw = _reversed_load(b, elem, at.base, align, lanes.count, mask, other)
     elif at.step is not None and mask is None:
         raw = _strided_load(b, elem, at.base, at.step, align, lanes.count)
     else:
@@ -334,6 +336,14 @@ def row_load(b: Builder, i: Load, base: V, distance: V, count: int, mask: V | No
     if mask is not None:
         return _masked_load(b, elem, p, align, mask, b.splat(b.const(elem, 0), count))
     return b.let(elem, count, f"load <{count} x {elem}>, {p.typed}, align {align}")
+
+
+def _reversed_load(b: Builder, elem: str, base: V, align: int, n: int, mask: V | None, other: V) -> V:
+    """Neighbouring elements in falling order: one load, reversed."""
+    p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {1 - n}")
+    if mask is None:
+        return b.reverse(b.let(elem, n, f"load {vec_type(elem, n)}, {p.typed}, align {align}"))
+    return b.reverse(_masked_load(b, elem, p, align, b.reverse(b.splat(mask, n)), b.splat(other, n)))
 
 
 def _strided_load(b: Builder, elem: str, base: V, step: int, align: int, n: int) -> V:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Load, Reduce, Store
+from braze.inductor.loops.ir import Axis, Buffer, Compute, Const, Index, Instr, Load, Reduce, Store, Value
 from braze.ir import IntLike, Symbol, coefficient, mod, symbols
 from braze.runtime.cpu import Target
 
 from . import llvm_index as ix
 from .llvm_builder import Builder, V
+from .llvm_cuts import Late, choose, finish, known_in_piece, late_values
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, constant, convert, emit_compute
 from .llvm_passes import PassWriter, declare_kept, keep, read_kept
@@ -34,6 +35,9 @@ class Writer:
         self.levels.update({a.index: 2 + k for k, a in enumerate(plan.loops)})
         self.rows = list(row_instrs(plan))
         self.number = 0  # of the pass that is being written
+        self.known: dict[Value, bool] = {}  # comparisons that the current piece of the vector axis decides
+        self.late: dict[Value, Late] = {}  # values still in memory
+        self.may_wait = late_values(self.nest.body)
 
     # -- levels and scopes
 
@@ -124,6 +128,8 @@ class Writer:
             lo, hi, even = span or (zero, size, whole)
             if plan.streamed:
                 Stream(self, axis, lo, hi, even).write()
+            elif plan.cuts:
+                self._pieces(axis, lo, hi, body)
             else:
                 self.vector_loop(axis, lo, hi, even, body, [], [])
         elif plan.tile is not None and axis is plan.tile.axis:
@@ -131,6 +137,20 @@ class Writer:
             self.b.loop(lo, hi, 1, body, runs=True)
         else:
             self.b.loop(self.b.const("i64", 0), size, 1, body, runs=_runs(axis.size))
+
+    def _pieces(self, axis: Axis, lo: V, hi: V, body: Any) -> None:
+        """The vector axis over [lo, hi), one loop for each piece between the plan's cuts."""
+        b = self.b
+        assert isinstance(axis.size, int)
+        for first, last in zip((0, *self.plan.cuts), (*self.plan.cuts, axis.size)):
+            start, end = b.const("i64", first), b.const("i64", last)
+            if not (lo.const and hi.const):
+                start = b.select(b.compare("sgt", lo, start), lo, start)
+                end = b.select(b.compare("slt", hi, end), hi, end)
+                end = b.select(b.compare("slt", end, start), start, end)
+            self.known = known_in_piece(self.nest.body, axis, first)
+            self.vector_loop(axis, start, end, False, body, [], [])
+        self.known = {}
 
     # -- loops over lanes
 
@@ -245,6 +265,7 @@ class Writer:
 
     def instr(self, i: Instr) -> None:
         """Write one instruction at the current place."""
+        self.late.pop(i, None)  # type: ignore[call-overload]  # of another piece of the loop
         if not isinstance(i, Store) and self.plan.stash.get(i, self.number) < self.number:
             self.scope.values[i] = read_kept(self, i)
         elif isinstance(i, Const):
@@ -252,11 +273,13 @@ class Writer:
         elif isinstance(i, Index):
             self.scope.values[i] = self._index(i)
         elif isinstance(i, Load):
-            staged = staged_place(self, i)
-            at, mask = (staged, None) if staged else self._place(i)
-            self.scope.values[i] = ix.load(self.b, i, at, self.lanes, mask, self.is_vector(i))
+            self._load(i)
+        elif i in self.known:
+            self.scope.values[i] = self.b.const("i1", self.known[i])  # type: ignore[index]
         elif isinstance(i, Compute):
-            self.scope.values[i] = self._compute(i)
+            made = self._where(i) if i.fn == "where" else self._compute(i)
+            if made is not None:
+                self.scope.values[i] = made
         elif isinstance(i, Store):
             at, mask = self._place(i)
             vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode != "set")
@@ -264,6 +287,49 @@ class Writer:
             ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector, first)
         if not isinstance(i, Store) and self.plan.stash.get(i) == self.number:
             keep(self, i)
+
+    def _load(self, i: Load) -> None:
+        wanted = None if i.mask is None else self.scope.values[i.mask]
+        vector = self.is_vector(i)
+        if wanted is not None and wanted.const and wanted.lanes == 1 and wanted.name == "false":
+            other = self.b.const("i1", bool(i.other)) if i.dtype == torch.bool else constant(self.b, i.dtype, i.other)
+            self.scope.values[i] = other
+            return
+        staged = staged_place(self, i)
+        at, mask = (staged, None) if staged else self._place(i)
+        plain = vector and at.step == 1 and not staged and (wanted is None or wanted.lanes == 1)
+        if plain and (i in self.may_wait or wanted is not None):
+            late = Late(i, at.base, None if wanted is None or wanted.const else wanted)
+            if i in self.may_wait:
+                self.late[i] = late
+            else:
+                self.scope.values[i] = finish(self, late)
+            return
+        self.scope.values[i] = ix.load(self.b, i, at, self.lanes, mask, vector)
+
+    def operand(self, v: Value) -> V:
+        """A value in registers."""
+        late = self.late.pop(v, None)
+        if late is not None:
+            self.scope.values[v] = finish(self, late)
+        return self.scope.values[v]
+
+    def _where(self, i: Compute) -> V | None:
+        """A selection; None where its result stays in memory."""
+        c = self.scope.values[i.args[0]]
+        if c.const and c.lanes == 1:
+            chosen = i.args[1] if c.name == "true" else i.args[2]
+            late = self.late.get(chosen)
+            if late is None or i not in self.may_wait:
+                return self.operand(chosen)
+        else:
+            late = choose(self, c, i) if c.lanes == 1 and self.lanes.count > 1 else None
+            if late is None:
+                return emit_compute(Site(self.b, i, self.target.vector_math), [c, *map(self.operand, i.args[1:])])
+            if i not in self.may_wait:
+                return finish(self, late)
+        self.late[i] = late
+        return None
 
     def _index(self, i: Index) -> V:
         e = self.nest.indices[i]
@@ -282,6 +348,8 @@ class Writer:
         if vector:
             if self.lanes.mask is not None:
                 mask = self.lanes.mask if mask is None else self.b.binary("and", mask, self.lanes.mask)
+            if mask is not None and mask.const and mask.lanes == 1 and mask.name == "true":
+                mask = None
             mask = None if mask is None else self.b.splat(mask, self.lanes.count)
         return at, mask
 
@@ -310,6 +378,9 @@ class Writer:
             return self._check_index(i, args[0])
         if i.fn == "philox":
             return self._philox(i, args)
+        if i.fn == "bitwise_and" and any(a.const and a.elem == "i1" and a.lanes == 1 for a in args):
+            known = next(a for a in args if a.const and a.lanes == 1)
+            return (args[1] if args[0] is known else args[0]) if known.name == "true" else known
         return emit_compute(Site(self.b, i, self.target.vector_math), args)
 
     def _philox(self, i: Compute, args: list[V]) -> V:

@@ -37,6 +37,7 @@ from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, evaluate, produ
 from braze.runtime.cpu import Target
 
 from .llvm_builder import BITS, ELEM
+from .llvm_cuts import find_cuts
 
 Access = Load | Store
 Item = Value | Store  # any instruction
@@ -91,6 +92,7 @@ class Plan:
     masked_tail: bool
     tile: Tile | None = None
     stash: dict[Item, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
+    cuts: tuple[int, ...] = ()  # points of the vector axis where comparisons change: a loop for each piece
     streamed: int = 0  # columns whose running results are kept in memory while rows stream by (0: not done)
 
     @property
@@ -217,7 +219,7 @@ def _lane_cost(nest: Nest, axis: Axis) -> float:
             cost += 1e6  # its points must come one after another, in lanes of its own
         elif isinstance(i, Store) and i.mode == "atomic_add" and step != 1:
             cost += 24.0
-        elif step in (0, 1):
+        elif step in (0, 1) or (step == -1 and isinstance(i, Load)):
             cost += 0.25 if step == 0 else 1.0
         else:
             cost += 12.0 if isinstance(i, Store) else 8.0
@@ -277,7 +279,7 @@ def choose_lanes(nest: Nest, axis: Axis, target: Target) -> int:
     count = 4
     while count > 1 and _pressure(nest) * count > registers:
         count //= 2
-    scattered = any(lane_step(nest, i, axis.index) not in (0, 1) for i in nest.offsets)
+    scattered = any(lane_step(nest, i, axis.index) not in (-1, 0, 1) for i in nest.offsets)
     if scattered:
         count = 1
     lanes = per_register * count
@@ -358,6 +360,8 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
     masked = target.vector_bits == 512
     plan = Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
     plan.streamed = streamed
+    if vector is not None and not in_r and not nest.r and tile is None:
+        plan.cuts = find_cuts(nest.body, vector)
     plan.stash = choose_stash(plan)
     return plan
 
@@ -395,7 +399,7 @@ def find_tile(nest: Nest, vector: Axis, units: list[Axis]) -> Tile | None:
 
 def _scattered(nest: Nest, i: Load, vector: Axis) -> bool:
     step = lane_step(nest, i, vector.index)
-    return isinstance(step, int) and step not in (0, 1) and i.mask is None and not i.indirect
+    return isinstance(step, int) and step not in (-1, 0, 1) and i.mask is None and not i.indirect
 
 
 def _worth_threads(nest: Nest) -> bool:

@@ -182,6 +182,9 @@ def _edge_pad(reflect: bool) -> Any:
         for i in range(len(padding) // 2):
             dim = rank - 1 - i
             n, low, high = x.val.sizes[dim], padding[2 * i], padding[2 * i + 1]
+            if isinstance(low, int) and isinstance(high, int) and low >= 0 and high >= 0:
+                x = _with_edges(b, x, dim, low, high, reflect)
+                continue
             at = b.iota(n + low + high, x.val.device, start=-low)
             if reflect:  # … 2 1 | 0 1 2 … n-1 | n-2 n-3 …
                 at = b.sub(n - 1, b.abs(b.sub(n - 1, b.abs(at))))
@@ -191,6 +194,23 @@ def _edge_pad(reflect: bool) -> Any:
         return x
 
     return row
+
+
+def _with_edges(b: Builder, x: Node, dim: int, low: int, high: int, reflect: bool) -> Node:
+    """Pieces before and after x: reversed (without the edge element), or the edge element repeated."""
+    n = x.val.sizes[dim]
+
+    def edge(start: IntLike, count: int) -> Node:
+        if reflect:
+            return b.call(PRIMS["flip"], b.slice(x, dim, start, start + count), (dim,))
+        sizes = x.val.sizes
+        return b.expand(b.slice(x, dim, start, start + 1), sizes[:dim] + (count,) + sizes[dim + 1 :])
+
+    parts = [edge(1 if reflect else 0, low)] if low else []
+    parts.append(x)
+    if high:
+        parts.append(edge(n - 1 - high if reflect else n - 1, high))
+    return b.call(PRIMS["cat"], tuple(parts), dim) if len(parts) > 1 else x
 
 
 register("reflection_pad1d reflection_pad2d reflection_pad3d", _edge_pad(True))
