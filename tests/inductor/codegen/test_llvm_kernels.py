@@ -391,6 +391,7 @@ def _random_kernel(rng: random.Random) -> tuple[Kernel, dict[Buffer, torch.Tenso
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_kernels(seed: int, target: Target) -> None:
+    torch.manual_seed(seed)
     rng = random.Random(seed)
     cases = [_random_kernel(rng) for _ in range(12)]
     for (k, memory), run in zip(cases, built([k for k, _ in cases], target)):

@@ -37,7 +37,7 @@ class Writer:
         self.number = 0  # of the pass that is being written
         self.known: dict[Value, bool] = {}  # comparisons that the current piece of the vector axis decides
         self.late: dict[Value, Late] = {}  # values still in memory
-        self.may_wait = late_values(self.nest.body)
+        self.may_wait = frozenset() if self.nest.r else late_values(self.nest.body)
 
     # -- levels and scopes
 
@@ -309,10 +309,8 @@ class Writer:
 
     def operand(self, v: Value) -> V:
         """A value in registers."""
-        late = self.late.pop(v, None)
-        if late is not None:
-            self.scope.values[v] = finish(self, late)
-        return self.scope.values[v]
+        late = self.late.get(v)
+        return self.scope.values[v] if late is None else finish(self, late)
 
     def _where(self, i: Compute) -> V | None:
         """A selection; None where its result stays in memory."""
