@@ -76,7 +76,11 @@ def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value])
     slots = bind_arguments(vm, f, args, kwargs)
     frame = Frame(vm, vm.decode(code), f, slots)
     if code.co_flags & _GENERATOR:
-        return GeneratorValue(frame, f, args, kwargs)
+        if frame.serial in vm.plan.real_generators:
+            unsupported(f"the generator {code.co_name}(), which is dropped before it is done and then cleans up")
+        out = GeneratorValue(frame, f, args, kwargs)
+        vm.generators.append(out)
+        return out
     return frame.run_call()
 
 

@@ -21,7 +21,7 @@ from braze.ir.pause import paused_gc
 from .decode import decode
 from .frame import Frame, moments
 from .output import Captured, CompileGraph, Skip, finish_return
-from .signals import Break, Raised, Restart, StopHere
+from .signals import Break, Raised, Restart, StopHere, Unfinished
 from .split import finish_break
 from .tracer import Plan, Tracer
 from .values.base import Value
@@ -72,12 +72,18 @@ def _capture(
     plan = Plan(policy=policy or SizePolicy())
     plan.policy.begin()
     with paused_gc():
-        t = _run(code, function, args, plan, state)
-        if t.error is None or fullgraph:
-            return t.result(compile_graph, fullgraph)
-        return _split(t, code, function, args, compile_graph, state)
+        for _ in range(MAX_RESTARTS):
+            try:
+                t = _run(code, function, args, plan, state)
+                if t.error is None or fullgraph:
+                    return t.result(compile_graph, fullgraph)
+                return _split(t, code, function, args, compile_graph, state)
+            except Unfinished as e:
+                plan.real_generators.add(e.serial)
+    return Skip("too many generators that are dropped before they are done")
 
 
+MAX_RESTARTS = 16
 ATTEMPTS = 3  # places, from the innermost frame outwards, at which a frame is tried to be split
 
 

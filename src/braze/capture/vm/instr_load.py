@@ -15,7 +15,7 @@ from .signals import unsupported
 from .values.base import NULL, Const, Value
 from .values.functions import CellValue
 from .values.sequences import SliceValue, TupleValue
-from .values.statics import FunctionValue
+from .values.statics import BuiltinValue, FunctionValue
 
 
 @op("NOP", "RESUME", "CACHE", "PRECALL", "EXTENDED_ARG", "COPY_FREE_VARS_DONE", "NOT_TAKEN")
@@ -180,7 +180,12 @@ def delete_global(f: Frame, o: Op) -> None:
     f.vm.shared[id(f.globals), o.arg] = NULL
 
 
-@op("LOAD_NAME", "STORE_NAME", "DELETE_NAME", "LOAD_BUILD_CLASS", "SETUP_ANNOTATIONS", "LOAD_LOCALS")
+@op("LOAD_BUILD_CLASS")
+def load_build_class(f: Frame, o: Op) -> None:
+    f.stack.append(BuiltinValue(builtins.__build_class__))
+
+
+@op("LOAD_NAME", "STORE_NAME", "DELETE_NAME", "SETUP_ANNOTATIONS", "LOAD_LOCALS")
 def class_body(f: Frame, o: Op) -> None:
     unsupported("a class defined inside the compiled function", "define the class outside")
 

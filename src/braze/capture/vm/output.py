@@ -17,6 +17,7 @@ from braze.ir import Graph, Loc, TensorType
 from braze.ir.decisions import settle
 
 from .rebuild import OUTPUTS, Rebuilder
+from .signals import Unfinished
 from .tracer import Tracer
 from .values.base import Value
 
@@ -71,7 +72,10 @@ class Writer:
         vm, e, rb = self.vm, self.e, self.rb
         written = vm.effects.all()
         contents = [p for v in written for p in v.parts(vm)]
-        rb.collect([*roots, *contents])
+        left = rb.collect([*roots, *contents])
+        for g in vm.generators:
+            if g not in left and g.cleans_up():
+                raise Unfinished(g.frame.serial)
         vm.graph.outputs = tuple(rb.outputs)
         for v in vm.inputs:
             assert v.source is not None
@@ -121,6 +125,7 @@ class Writer:
         if hasattr(self, "_compiled"):
             self._compiled.arg = self._compiled.arg()
         self.vm.sizes.closed = True
+        self.vm.sizes.locate = None  # it holds the trace, and the graph holds it
         for guard in self.vm.sizes.guards():
             self.vm.guards.set.add(guard)
         n = len(self.vm.inputs)

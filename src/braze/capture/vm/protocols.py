@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .attributes import find
 from .signals import NotConst, Raised, unsupported
-from .values.base import NONE, Const, TupleKey, Value
+from .values.base import NONE, Const, ObjectKey, TupleKey, Value
 from .values.functions import MethodValue
 from .values.objects import ObjectValue
 from .values.sequences import SequenceValue, SliceValue, TupleValue
@@ -126,7 +126,7 @@ def protocol_key(vm: Tracer, v: Value) -> Hashable:
     if hasher is None or hasher.raw is None:
         vm.raise_(TypeError, f"unhashable type: {cls.__name__!r}")
     if hasher.raw is not object.__hash__ and isinstance(hasher.raw, FunctionType):
-        unsupported(f"hashing a {cls.__name__}, which has its own __hash__")
+        return ObjectKey(vm, v, vm.call_special(v, "__hash__", []).as_const(vm))
     if isinstance(v, ObjectValue) and v.payload is not None and isinstance(v.payload, (Const, TupleValue)):
         return v.payload.key(vm)
     return v
@@ -136,6 +136,8 @@ def key_value(vm: Tracer, key: Hashable) -> Value:
     """The value of a dict key."""
     if isinstance(key, Value):
         return key
+    if isinstance(key, ObjectKey):
+        return key.value
     if isinstance(key, TupleKey):
         return TupleValue([key_value(vm, k) for k in key])
     return vm.wrap_static(key)
@@ -147,7 +149,7 @@ def internal_key(vm: Tracer, raw: Any, source: Source | None, index: int) -> Has
         return TupleKey(internal_key(vm, k, None, 0) for k in raw)
     known = vm.known_value(raw)
     if known is not None and not known.is_const():
-        return known
+        return known.key(vm)
     v = vm.wrap(raw, source.dict_key(index) if source is not None else None, keep=True)
     return raw if isinstance(v, Const) else v.key(vm)
 

@@ -47,11 +47,12 @@ class Rebuilder:
         self._read_index: dict[Source, int] = {}
         self._memo: dict[Value, str] = {}
         self._later: list[Callable[[], None]] = []
+        self._draining = False
         self._busy: set[Value] = set()
 
     # -- first pass: what leaves ----
-    def collect(self, roots: list[Value]) -> None:
-        """Find the tensors that must be outputs of the graph."""
+    def collect(self, roots: list[Value]) -> set[Value]:
+        """Find the tensors that must be outputs of the graph; all values that leave."""
         seen: set[Value] = set()
         todo = list(reversed(roots))
         while todo:
@@ -65,6 +66,7 @@ class Rebuilder:
                 node = v.node(self.vm)
                 self.outputs.setdefault(node, len(self.outputs))
             todo += reversed(v.parts(self.vm))
+        return seen
 
     def read(self, source: Source) -> int:
         """The index at which the guard program delivers the value of a source."""
@@ -122,8 +124,13 @@ class Rebuilder:
             self.e.load_source(source)
 
     def _drain(self) -> None:
+        """Emit what was put off, in order: an action that pushes objects itself does not run the ones after it."""
+        if self._draining:
+            return
+        self._draining = True
         while self._later:
             self._later.pop(0)()
+        self._draining = False
 
     def temporaries(self) -> list[str]:
         """The locals that hold objects made so far."""

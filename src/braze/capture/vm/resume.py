@@ -89,24 +89,53 @@ def item_of(b: Bytecode, index: int) -> int:
     raise IndexError(index)
 
 
-def live_names(code: CodeType, index: int) -> set[str]:
+class _Analysis:
+    """What is asked of one code object again and again. ``bytecode`` has unique names; do not change it."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        b = self.bytecode = instructions_of(code)
+        _unique_names(b)
+        self.closure = [*b.cellvars, *b.freevars]
+        self.slots = [*b.varnames, *(c for c in b.cellvars if c not in b.varnames), *b.freevars]
+        self.live: dict[int, frozenset[str]] = {}
+
+
+_ANALYSES: dict[int, _Analysis] = {}  # by id of the code
+
+
+def _analysis(code: CodeType) -> _Analysis:
+    found = _ANALYSES.get(id(code))
+    if found is None:
+        if len(_ANALYSES) > 4096:
+            _ANALYSES.clear()
+        found = _ANALYSES[id(code)] = _Analysis(code)
+    return found
+
+
+def live_names(code: CodeType, index: int) -> frozenset[str]:
     """Variables (by unique name) that the code may read from instruction ``index`` on."""
-    b = instructions_of(code)
-    _unique_names(b)
-    items = reachable(b, item_of(b, index))
-    out = set()
-    for i in items:
-        ins = b.items[i]
-        if isinstance(ins, Instr) and ins.op in _VARIABLES and not ins.op.startswith(("STORE_FAST", "MAKE_CELL")):
-            out.add(ins.arg)
-    return out
+    known = _analysis(code)
+    found = known.live.get(index)
+    if found is None:
+        b = known.bytecode
+        out = set()
+        for i in reachable(b, item_of(b, index)):
+            ins = b.items[i]
+            if isinstance(ins, Instr) and ins.op in _VARIABLES and not ins.op.startswith(("STORE_FAST", "MAKE_CELL")):
+                out.add(ins.arg)
+        found = known.live[index] = frozenset(out)
+    return found
 
 
 def unique_slot_names(code: CodeType) -> list[str]:
     """The names that :func:`live_names` uses, by slot."""
-    b = instructions_of(code)
-    _unique_names(b)
-    return [*b.varnames, *(c for c in b.cellvars if c not in b.varnames), *b.freevars]
+    return _analysis(code).slots
+
+
+def closure_names(code: CodeType) -> list[str]:
+    """The free variables of a continuation: the original's cells and free variables, by unique name."""
+    return _analysis(code).closure
 
 
 @dataclass(frozen=True)
@@ -147,6 +176,7 @@ def continuation(
     if len(_CACHE) > 4096:
         _CACHE.clear()
         _ORIGINS.clear()
+        _ANALYSES.clear()
         forget_bytecode()
     out, origin_ = _make(code, index, stack, names, entry)
     _CACHE[key] = out
@@ -176,7 +206,7 @@ def _make(
             over = Label("over")
             items += [Instr("JUMP", over, 0, item.pos), start, call, over]
     b.items = items
-    cells = closure_names(code)
+    cells = list(closure_names(code))
     params = [f"<stack {i}>" for i, s in enumerate(stack) if s != NULL_ENTRY]
     last = [CALLEE] if entry == AFTER_CALL else []
     given = [*params, *names, *last]
@@ -203,13 +233,6 @@ def origin(code: CodeType) -> CodeType:
 
 def is_continuation(code: CodeType) -> bool:
     return id(code) in _ORIGINS
-
-
-def closure_names(code: CodeType) -> list[str]:
-    """The free variables of a continuation: the original's cells and free variables, by unique name."""
-    b = instructions_of(code)
-    _unique_names(b)
-    return [*b.cellvars, *b.freevars]
 
 
 def _line_at(items: list[Instr | Label], entry: Label) -> int | None:

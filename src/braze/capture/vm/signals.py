@@ -44,5 +44,13 @@ class Restart(Exception):
     """The trace must start over with what was learnt (kept in the plan). Carries nothing."""
 
 
+class Unfinished(Exception):
+    """The program dropped a generator (of this frame number) that has cleaning up to do where it stands."""
+
+    def __init__(self, serial: int) -> None:
+        super().__init__(serial)
+        self.serial = serial
+
+
 def unsupported(what: str, hint: str = "") -> NoReturn:
     raise Break(what, hint)

@@ -27,6 +27,7 @@ from .modes import Modes
 from .signals import Break
 from .values.base import Value
 from .values.functions import CellValue
+from .values.generator import GeneratorValue
 from .values.mappings import DictValue, InstanceDict, MemberDict
 from .values.modules import GLOBAL_HOOKS, HOOKS
 from .values.sequences import TupleValue
@@ -45,6 +46,7 @@ class Plan:
     capturable: bool = False  # optimizers take the paths that branch on no tensor's value
     prepared: set[int] = field(default_factory=set)  # ids of optimizers whose state was made before the trace
     prepare: list[Callable[[], None]] = field(default_factory=list)  # to do before the next pass
+    real_generators: set[int] = field(default_factory=set)  # frame numbers of generators that Python must make
 
 
 _LIBRARY = ("torch/", "braze/")
@@ -69,6 +71,7 @@ class Tracer:
         self.modes = Modes()
         self.frames: list[Frame] = []
         self.frames_made = 0
+        self.generators: list[GeneratorValue] = []
         self.stopped: list[Frame] = []  # the frames, outermost first, when the trace stopped at a planned moment
         self.handled: Value | None = None  # the exception being handled
         self.by_id: dict[int, Value] = {}  # existing objects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import math
 import operator
@@ -44,6 +45,7 @@ BREAKS.update(
         open: ("opening a file", ""),
         compile: ("compile()", ""),
         breakpoint: ("breakpoint()", "set it outside of the compiled function"),
+        builtins.__build_class__: ("a class defined inside the compiled function", "define the class outside"),
         __import__: ("__import__()", "import outside of the compiled function"),
     }
 )

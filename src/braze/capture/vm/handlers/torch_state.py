@@ -103,7 +103,10 @@ def _writes(read: Any, *functions: Any) -> None:
     def make(function: Any) -> Any:
         def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             real = tuple(a.as_const(vm) for a in args) + tuple(v.as_const(vm) for v in kwargs.values())
-            vm.modes.change(function, real, read(*real))
+            try:
+                vm.modes.change(function, real, read(*real))
+            except (TypeError, RuntimeError) as e:
+                vm.raise_real(e)
             vm.graph.call(function, real, None, None, vm.loc())
             return NONE
 

@@ -233,6 +233,33 @@ class TupleKey(tuple):  # type: ignore[type-arg]
     __slots__ = ()
 
 
+class ObjectKey:
+    """An object with a ``__hash__`` of its own as a dict key: what that gave, and ``__eq__`` of the program."""
+
+    __slots__ = ("value", "number", "vm")
+
+    def __init__(self, vm: Tracer, value: Value, number: int) -> None:
+        self.vm, self.value, self.number = vm, value, number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ObjectKey):
+            other = other.value
+        elif not isinstance(other, Value):
+            if isinstance(other, TupleKey):
+                return False
+            other = Const(other)
+        assert isinstance(other, Value)
+        return self.vm.same_or_equal(self.value, other)
+
+
+def has_object_key(key: Hashable) -> bool:
+    """Whether an internal key is, or holds, an :class:`ObjectKey`."""
+    return isinstance(key, ObjectKey) or isinstance(key, TupleKey) and any(map(has_object_key, key))
+
+
 NONE, TRUE, FALSE, ELLIPSIS = Const(None), Const(True), Const(False), Const(Ellipsis)
 NOT_IMPLEMENTED = Const(NotImplemented)
 

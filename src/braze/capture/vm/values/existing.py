@@ -121,14 +121,15 @@ class ExistingIterator(IteratorValue):
             v = self._item(vm, inner, (*path, 0))
             if v is None:
                 return None
-            return TupleValue([self._read(vm, _counter(path, self.taken), "count"), v])
-        out = self._read(vm, _reader(path, self.taken), "next")
+            return TupleValue([self._read(vm, _counter(path, self.taken), "count", path), v])
+        out = self._read(vm, _reader(path, self.taken), "next", path)
         return None if isinstance(out, Const) and out.raw is END else out
 
-    def _read(self, vm: Tracer, function: Callable[[Any], Any], text: str) -> Value:
+    def _read(self, vm: Tracer, function: Callable[[Any], Any], text: str, path: tuple[int, ...]) -> Value:
         assert self.source is not None
         raw = function(self.raw)
-        where = self.source.call(function, f"{text}({{}}, {self.taken})")
+        place = "".join(f"[{i}]" for i in path)
+        where = self.source.call(function, f"{text}({{}}, {self.taken}){place}")
         if raw is END:
             vm.guards.const(where, END)
             return Const(END)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +30,16 @@ class GeneratorValue(IteratorValue):
 
     def pytype(self, vm: Tracer) -> type:
         return GeneratorType
+
+    def cleans_up(self) -> bool:
+        """Whether closing it now would run code of the program: an except or finally clause, the end of a ``with``."""
+        if self.done or not self.started:
+            return False
+        code, at = self.frame.code, self.frame.pc - 1
+        inner = self.frame.stack[-1] if code.ops[at].send is not None else None
+        if isinstance(inner, GeneratorValue) and inner.cleans_up():
+            return True
+        return _acts_on_close(self.frame, at)
 
     def next(self, vm: Tracer) -> Value | None:
         return self.resume(vm, NONE, None)
@@ -99,6 +110,39 @@ class GeneratorValue(IteratorValue):
             rb.remember(self, lambda: rb.call(_started, [rest.function(rb), *rest.args]))
         else:
             rb.remember(self, lambda: rb.call(_call, [func, *args], kwargs))
+
+
+def _acts_on_close(frame: Frame, at: int) -> bool:
+    """Whether a GeneratorExit raised at an instruction runs more than except clauses that do not match it."""
+    ops, handlers = frame.code.ops, frame.code.handlers
+    seen: list[Any] = []
+    entry = handlers[at]
+    at = entry[0] if entry is not None else -1
+    while at >= 0:
+        op = ops[at]
+        if op.name in ("CLEANUP_THROW", "RERAISE"):
+            entry = handlers[at]
+            at = entry[0] if entry is not None else -1
+            continue
+        if op.name == "CALL_INTRINSIC_1":  # StopIteration to RuntimeError, around every generator
+            return False
+        if op.name == "LOAD_GLOBAL":
+            seen.append(frame.globals.get(op.arg, getattr(builtins, op.arg, None)))
+        elif op.name == "LOAD_ATTR" and seen:
+            seen.append(getattr(seen.pop(), op.arg, None))
+        elif op.name == "POP_JUMP_IF_FALSE" and ops[at - 1].name == "CHECK_EXC_MATCH":
+            if any(not isinstance(c, type) or issubclass(GeneratorExit, c) for c in seen):
+                return True
+            seen.clear()
+            at = op.arg
+            continue
+        elif op.name not in _MATCHING:
+            return True
+        at += 1
+    return False
+
+
+_MATCHING = frozenset(("PUSH_EXC_INFO", "CHECK_EXC_MATCH", "BUILD_TUPLE", "COPY", "POP_EXCEPT", "NOP"))
 
 
 class GeneratorRest(Protocol):

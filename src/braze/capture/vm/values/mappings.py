@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..signals import NotConst, unsupported
-from .base import NULL, Const, TupleKey, Value
+from .base import NULL, Const, ObjectKey, TupleKey, Value, has_object_key
 from .iterators import ItemsIterator
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def raw_key(key: Hashable) -> Any:
     """The real key that an internal key stands for. NotConst for an object that did not exist before the trace."""
     if isinstance(key, TupleKey):
         return tuple(raw_key(k) for k in key)
+    if isinstance(key, ObjectKey):
+        key = key.value
     if isinstance(key, Value):
         raw = getattr(key, "raw", None)
         if raw is None:
@@ -99,7 +101,11 @@ class DictValue(Value):
     def _read(self, vm: Tracer, k: Any) -> Value:
         """The value of an existing entry. Its type is guarded, so that the entry is known to be there."""
         assert self.raw is not None
-        v = vm.wrap(dict.__getitem__(self.raw, k), self.child(k))
+        try:
+            raw = dict.__getitem__(self.raw, k)
+        except KeyError:
+            unsupported("a dict key whose hash has changed")
+        v = vm.wrap(raw, self.child(k))
         if isinstance(v, Const) and not v.guarded:
             vm.guards.type_(v.source, type(v.raw))
         return v
@@ -112,6 +118,9 @@ class DictValue(Value):
             return None if v is ABSENT else v
         if self.complete:
             return None
+        if has_object_key(key):
+            self._expand(vm)
+            return self.find(vm, key)
         assert self.raw is not None
         try:
             k = raw_key(key)
@@ -125,6 +134,8 @@ class DictValue(Value):
         return None
 
     def has(self, vm: Tracer, key: Hashable) -> bool:
+        if not self.complete and has_object_key(key):
+            self._expand(vm)
         v = self.known.get(key)
         if v is None and not self.complete:
             assert self.raw is not None
@@ -192,6 +203,8 @@ class DictValue(Value):
 
     def store(self, vm: Tracer, key: Hashable, value: Value) -> None:
         """Set the entry under an internal key."""
+        if not self.complete and has_object_key(key):
+            self._expand(vm)
         if self.raw is not None:
             vm.effects.touch(self)
             self.written[key] = None

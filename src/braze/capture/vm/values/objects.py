@@ -140,7 +140,7 @@ class ExceptionValue(ObjectValue):
             vm.object_set(self, name, value)
 
     def parts(self, vm: Tracer) -> list[Value]:
-        return [*self.args, self.cause, *ObjectValue.parts(self, vm)]
+        return [*self.args, self.cause, self.context, *ObjectValue.parts(self, vm)]
 
     def rebuild(self, rb: Rebuilder) -> None:
         rb.remember(self, lambda: rb.call_with(BaseException.__new__, [Const(self.cls), *self.args]))
@@ -150,6 +150,8 @@ class ExceptionValue(ObjectValue):
                 rb.later(lambda k=str(name), v=value: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
         if self.suppress:
             rb.later(lambda: rb.store_attr(self, "__cause__", self.cause))
+        if self.context is not NONE:
+            rb.later(lambda: rb.store_attr(self, "__context__", self.context))
 
 
 _EXCEPTION_ATTRS: dict[str, Any] = {
