@@ -143,9 +143,12 @@ def _wanted(p: Any) -> bool:
 
 @contextmanager
 def _engine() -> Iterator[None]:
-    """Backward in this thread; inference mode, which has no dispatch to decompose operators, as no_grad."""
+    """Backward in this thread, and without the anomaly mode, which reads gradients' values; inference mode, which has
+    no dispatch to decompose operators, as no_grad."""
     with ExitStack() as stack:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        if torch.is_anomaly_enabled():
+            stack.enter_context(torch.autograd.set_detect_anomaly(False))
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
