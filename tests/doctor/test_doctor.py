@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from scripts import CLEAN, CLEAN_GPU, PLANTED
 from typer.testing import CliRunner
 
 from braze.cli.main import app
 from braze.doctor import check_machine, diagnose, this_machine
 from braze.doctor.environment import Machine
+from scripts import CLEAN, CLEAN_GPU, PLANTED
 
 GOOD = Machine((3, 12), (2, 12), True, True, True, True, Path.cwd(), 2, 2)
 MACHINES = {
