@@ -1,4 +1,4 @@
-"""Checks of the machine and the installation. Facts first (a plain dict), so that each check can be shown any machine."""
+"""Checks of the machine and the installation. Facts first, as data, so that each check can be shown any machine."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A script is run twice: in eager, with public entry points of torch wrapped, and then, where it compiles anything, with
 ``braze.compile`` (also in place of ``torch.compile``) and nothing wrapped that a compiled function calls.  The checks
-then read the :class:`Observation`.  ``assume`` is the device that the checks take the script to run on: a script can be looked over
-for a GPU on a machine that has none.
+then read the :class:`Observation`.  ``assume`` is the device that the checks take the script to run on: a script can
+be looked over for a GPU on a machine that has none.
 """
 
 from __future__ import annotations
