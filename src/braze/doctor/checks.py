@@ -237,7 +237,7 @@ def loading(o: Observation) -> Iterator[Finding]:
     """The step waits for its data."""
     for where, e in o.loaders.items():
         options = o.loader_options[where]
-        if e.count > 2 and e.seconds > 0.2 * o.seconds and e.seconds / e.count > 1e-3:
+        if e.count > 2 and e.seconds > max(0.1, 0.2 * o.seconds):
             fix = (
                 "DataLoader(…, num_workers=4, persistent_workers=True)"
                 if not options["num_workers"]
