@@ -64,3 +64,54 @@ def test_a_read_only_folder_is_not_an_error(tmp_path: Path) -> None:
     cache.put("k", b"x")
     tmp_path.chmod(0o700)
     assert cache.get("k") is None
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from braze.runtime.cache import DiskCache
+cache = DiskCache(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+with cache.exclusive("abcd") as found:
+    if found is None:
+        time.sleep(0.3)
+        cache.put("abcd", b"made by " + sys.argv[2].encode())
+        print("made")
+    else:
+        print(found.decode())
+"""
+
+
+def test_processes_that_start_together_make_an_entry_once(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-c", MAKER, str(tmp_path / "c")]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    workers = [subprocess.Popen([*command, str(k)], **pipes) for k in range(3)]
+    for w in workers:
+        assert w.stdout.readline() == "ready\n"
+    for w in workers:
+        w.stdin.write("go\n")
+        w.stdin.flush()
+    said = [w.communicate(timeout=60)[0].strip() for w in workers]
+    assert said.count("made") == 1 and sum(s.startswith("made by") for s in said) == 2
+
+
+def test_exclusive_without_a_folder_or_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from braze.runtime import cache as module
+
+    with DiskCache(None).exclusive("ab") as found:
+        assert found is None
+
+    def refuse(self: object, *args: object, **kwargs: object) -> None:
+        raise OSError("no locks here")
+
+    cache = DiskCache(tmp_path)
+    cache.put("ab", b"1")
+    with cache.exclusive("ab") as found:
+        assert found == b"1"
+    monkeypatch.setattr(module.FileLock, "acquire", refuse)
+    with cache.exclusive("ab") as found:
+        assert found is None

@@ -11,10 +11,15 @@ import hashlib
 import os
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 MAGIC = b"braze-cache-1\n"
+PATIENCE = 30.0  # seconds to wait for another process' entry
 
 
 @dataclass
@@ -73,6 +78,29 @@ class DiskCache:
             self.counts.written += 1
         except OSError:
             return
+
+    @contextmanager
+    def exclusive(self, key: str) -> Iterator[bytes | None]:
+        """For making a missing entry once on a machine: waits while another process makes it (ranks start together and
+        compile the same), then gives the entry if it is there by now. After ``PATIENCE`` seconds, or where locks do not
+        work, it gives None: made twice is slower, never wrong. A process that dies lets go of its lock."""
+        if self.folder is None:
+            yield None
+            return
+        # on the machine's own disk, since the cache may lie on a network's; few files, so that none need be deleted
+        locks = Path(tempfile.gettempdir()) / f"braze-locks-{os.getuid() if hasattr(os, 'getuid') else 0}"
+        lock = FileLock(locks / content_key(str(self.folder.resolve()), key[:2])[:16], timeout=PATIENCE)
+        try:
+            if not _private(locks):
+                raise OSError
+            lock.acquire()
+        except (OSError, Timeout, NotImplementedError):
+            yield None
+            return
+        try:
+            yield self.get(key) if (self.folder / key).exists() else None
+        finally:
+            lock.release()
 
 
 def _private(folder: Path) -> bool:

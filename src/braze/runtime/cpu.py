@@ -374,8 +374,10 @@ def _object(text: str, target: Target, cache: DiskCache, key: str) -> bytes:
     """Object code of a module, from the cache where it has it."""
     found = cache.get(key)
     if found is None:
-        found = compile_text(text, target)
-        cache.put(key, found)
+        with cache.exclusive(key) as found:
+            if found is None:
+                found = compile_text(text, target)
+                cache.put(key, found)
     return found
 
 

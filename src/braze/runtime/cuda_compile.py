@@ -16,10 +16,11 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from .cache import DiskCache
 from .cuda_kernel import TritonKernel
 
 IDLE = 20.0  # seconds
+Exclusive = Callable[[], AbstractContextManager[Any]]
 MOST_WORKERS = 32
 _WORKER = Path(__file__).with_name("cuda_worker.py")
 
@@ -105,21 +107,23 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self.jobs: queue.SimpleQueue[tuple[dict[str, Any] | None, Future[Any]]] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[tuple[dict[str, Any] | None, Future[Any], Exclusive]] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.threads = 0
         self.busy = 0  # threads with a job
         self.waiting = 0  # jobs not yet taken
         self.processes: set[_Process] = set()
 
-    def submit(self, message: dict[str, Any]) -> Future[tuple[dict[str, Any], bytes]]:
-        """Compile in the background."""
+    def submit(
+        self, message: dict[str, Any], exclusive: Exclusive = nullcontext
+    ) -> Future[tuple[dict[str, Any], bytes] | bytes]:
+        """Compile in the background, inside ``exclusive()``; what that gives, if anything, is the result instead."""
         future: Future[Any] = Future()
         with self.lock:
             self.waiting += 1
             start = self.threads < self.workers and self.waiting > self.threads - self.busy
             self.threads += start
-        self.jobs.put((message, future))
+        self.jobs.put((message, future, exclusive))
         if start:
             self._start()
         return future
@@ -140,14 +144,14 @@ class Pool:
         try:
             while True:
                 try:
-                    message, future = self.jobs.get(timeout=IDLE)
+                    message, future, exclusive = self.jobs.get(timeout=IDLE)
                 except queue.Empty:
                     return
                 if message is None:
                     return
                 with self.lock:
                     self.waiting, self.busy = self.waiting - 1, self.busy + 1
-                process = self._serve(process, message, future)
+                process = self._serve(process, message, future, exclusive)
                 with self.lock:
                     self.busy -= 1
         finally:
@@ -165,9 +169,14 @@ class Pool:
         self.processes.add(process)
         return process
 
-    def _serve(self, process: _Process | None, message: dict[str, Any], future: Future[Any]) -> _Process | None:
+    def _serve(
+        self, process: _Process | None, message: dict[str, Any], future: Future[Any], exclusive: Exclusive
+    ) -> _Process | None:
         try:
-            future.set_result(cuda_worker.compile_source(message) if process is None else process.compile(message))
+            with exclusive() as result:
+                if result is None:
+                    result = cuda_worker.compile_source(message) if process is None else process.compile(message)
+                future.set_result(result)
             return process
         except BaseException as e:  # noqa: BLE001 (goes to whoever waits)
             future.set_exception(e)
@@ -204,14 +213,18 @@ class Compiler:
             future.set_result(unpack(stored))
             return future
         self.compiled += 1
-        job = self.pool.submit(request(kernel, self.target))
+        job = self.pool.submit(request(kernel, self.target), partial(self.cache.exclusive, key))
         job.add_done_callback(lambda done: self._finish(key, kernel, done, future))
         return future
 
     def _finish(self, key: str, kernel: TritonKernel, done: Future[Any], future: Future[Binary]) -> None:
         error = done.exception()
         if error is None:
-            answer, image = done.result()
+            result = done.result()
+            if isinstance(result, bytes):  # another process has made it
+                future.set_result(unpack(result))
+                return
+            answer, image = result
             if "error" not in answer:
                 payload = pack(answer, image)
                 self.cache.put(key, payload)

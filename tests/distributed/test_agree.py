@@ -1,0 +1,46 @@
+"""Ranks that are not alike: late compiles, deaths, different sizes, one cache."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from ranks import Ranks
+
+
+def test_a_rank_that_compiles_late_does_not_break_the_job(ranks2: Ranks) -> None:
+    assert min(ranks2.run("agree_cases", "late", seconds=3.0)) >= 3.0
+
+
+@pytest.mark.slow
+def test_a_rank_that_compiles_20_seconds_late(ranks4: Ranks) -> None:
+    assert min(ranks4.run("agree_cases", "late", seconds=20.0)) >= 20.0
+
+
+def test_a_killed_rank_ends_the_others() -> None:
+    pool = Ranks(2)
+    try:
+        start = time.monotonic()
+        answers = pool.answers("agree_cases", "dies", timeout=100, at=5)
+        assert answers[1] == ("died", 9)
+        kind, text = answers[0]
+        assert kind == "failed" and "gloo" in text.lower(), answers[0]
+        assert time.monotonic() - start < 90
+    finally:
+        pool.stop()
+
+
+def test_sizes_that_differ_between_ranks(ranks2: Ranks) -> None:
+    ranks2.run("agree_cases", "differs")
+
+
+def test_one_rank_compiles_for_all_on_a_machine(tmp_path: Path) -> None:
+    pool = Ranks(2, env={"BRAZE_CACHE_DIR": str(tmp_path)})
+    try:
+        results = pool.run("agree_cases", "shared_cache")
+    finally:
+        pool.stop()
+    kernels = len([p for p in (tmp_path / "cpu").iterdir() if not p.name.startswith(".")])
+    assert sum(written for written, _ in results) == kernels >= 2, results
+    assert sum(hits for _, hits in results) == kernels, results
