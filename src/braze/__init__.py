@@ -3,6 +3,7 @@
 from . import bench
 from .api import compile  # noqa: A004
 from .backends import list_backends, register_backend
+from .capture.markers import mark_dynamic, mark_static
 from .config import Config
 from .errors import BrazeError, CompileWarning, Unsupported
 from .report import explain
@@ -17,5 +18,7 @@ __all__ = [
     "compile",
     "explain",
     "list_backends",
+    "mark_dynamic",
+    "mark_static",
     "register_backend",
 ]

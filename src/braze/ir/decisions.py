@@ -179,6 +179,7 @@ class Decisions:
         self._is[s.name] = value
         self._resolved.clear()
         self._types.clear()
+        self._facts = {(op, self.resolve(a), self.resolve(b)): v for (op, a, b), v in self._facts.items()}
 
     def _equal(self, a: IntLike, b: IntLike) -> None:
         found = _solved(a - b)

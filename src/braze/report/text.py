@@ -74,7 +74,7 @@ def top_steps(report: Report, n: int) -> list[Step]:
 def to_text(report: Report) -> str:
     """Everything but the graphs' own text."""
     parts = ["\n".join(verdict(report)), *map(_graph, report.graphs()), _breaks(report), _recompiles(report)]
-    parts += [_steps(report), _guards(report), _stages(report)]
+    parts += [_sizes(report), _steps(report), _guards(report), _stages(report)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -108,6 +108,14 @@ def _recompiles(report: Report) -> str:
         lines += [f"    line:   {r.loc}"] if r.loc else []
         lines += [f"    remedy: {r.hint}"] if r.hint else []
     return "\n".join(["Recompiles:", *lines]) if lines else ""
+
+
+def _sizes(report: Report) -> str:
+    """Which sizes and Python ints are symbolic, and why others that vary are not."""
+    lines = []
+    for frame, notes in report.log.sizes.items():
+        lines += [f"  {frame}", *(f"    {note}" for note in notes.values())] if notes else []
+    return "\n".join(["Symbolic sizes:", *lines]) if lines else ""
 
 
 def _steps(report: Report) -> str:
