@@ -159,10 +159,13 @@ class FrameSizes(Decisions):
     def integer(self, source: Source, value: int) -> Expr:
         return self.symbol(source, value, -_LIMIT, _LIMIT, "n")
 
+    def part_possible(self, s: Symbol) -> bool:
+        return s.name in self.sources and not self.settled
+
     def part(self, s: Symbol, k: int) -> IntLike | None:
-        source = self.sources.get(s.name)
-        if source is None or self.settled:
+        if not self.part_possible(s):
             return None
+        source = self.sources[s.name]
         low, high = self.ranges[s.name]
         whole = source.call(_divided_by(k), "{} // " + str(k))
         return self.symbol(whole, self.hints[s.name] // k, -(-low // k), high // k, "d")

@@ -184,6 +184,8 @@ class Decisions:
     def _equal(self, a: IntLike, b: IntLike) -> None:
         found = _solved(a - b)
         if found is None:
+            if self._divide(a - b) and self.resolve(a) - self.resolve(b) == 0:
+                return
             self._take("==", a, b)
             self._divisible(a - b)
             return
@@ -197,6 +199,26 @@ class Decisions:
                 d = limit - value if low else value - limit
                 if not known_le(d, 0):
                     self._narrow(d)
+
+    def _divide(self, d: IntLike) -> bool:
+        """Take for granted that the symbols under whole divisions are divisible, where they are: ``(s + 1) // 2`` is
+        d for s = 2*d, and equations of such terms get a solution."""
+        found = False
+        for call in calls_in(d):
+            inner, k = call.args
+            s = next(iter(symbols(inner)), None)
+            if isinstance(k, Expr) or s is None or len(symbols(inner)) > 1 or coefficient(inner, s) is None:
+                continue
+            own = Expr({(s,): 1})
+            own_call = call.op == "floordiv" or call.op == "mod" and inner != own
+            if own_call and k > 1 and self.value(own) % k == 0:
+                if proven("==", own % k, 0) is None and self.part_possible(s):
+                    found |= self("==", own % k, 0)
+        return found
+
+    def part_possible(self, s: Symbol) -> bool:
+        """Whether :meth:`part` would give a symbol."""
+        return False
 
     def _divisible(self, d: IntLike) -> None:
         """After ``s % k == 0``: s is k times another symbol, where there can be a new one."""
@@ -258,6 +280,11 @@ def proven(op: str, a: IntLike, b: IntLike) -> bool | None:
     if op == "<":
         return True if known_lt(a, b) else False if known_le(b, a) else None
     return True if known_le(a, b) else False if known_lt(b, a) else None
+
+
+def calls_in(e: IntLike) -> list[Call]:
+    """The calls of an expression, outermost ones."""
+    return [a for _, m in terms_of(e) for a in m if isinstance(a, Call)]
 
 
 def _solved(d: IntLike) -> tuple[Symbol, IntLike] | None:

@@ -119,9 +119,7 @@ class Report:
             "graphs": self.graphs(),
             "breaks": [_event(b) for b in self.log.breaks],
             "recompiles": [_event(r) for r in self.log.recompiles],
-            "sizes": {
-                frame: [asdict(n) for n in notes.values()] for frame, notes in self.log.sizes.items() if notes
-            },
+            "sizes": {frame: [asdict(n) for n in notes.values()] for frame, notes in self.log.sizes.items() if notes},
             "guard_failures": [_event(f) for f in self.log.guard_failures],
             "guards": list(self.log.guards),
             "steps": [s.as_dict() for side in self.sides for s in side.steps],

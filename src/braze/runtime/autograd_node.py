@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..errors import Unsupported
-from ..ir import Expr, OutputSpec, Signature, TensorType, ViewStep, evaluate, leaves, map_leaves
+from ..ir import Expr, OutputSpec, Signature, ViewStep, evaluate, leaves, map_leaves
 from .staged import Parts, Staging, active_ddp
 
 Tensors = Sequence[Any]
@@ -246,7 +246,7 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
     sizes = [r.index for r in sig.saved if r.kind == "size"]
     checked += [(False, i) for i in sig.watched]
     constants = [i for i, g in enumerate(sig.result_grads) if not g]
-    dynamic = any(isinstance(d, Expr) for t in sig.tangents for d in t.sizes)
+    dynamic = _symbolic_tangents(sig)
 
     def run(ctx: Any, *inputs: Any) -> Outputs:
         outs = forward(*inputs)
@@ -273,6 +273,7 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
             ctx.sizes = [inputs[i] for i in sizes]
         if dynamic:
             ctx.shapes = [x.shape for x in results]
+            ctx.symbols = [inputs[i] if d < 0 else inputs[i].shape[d] for _, i, d in sig.sizes]
         if keep_inputs:  # parameters live anyway; others must not live longer for this
             ctx.inputs = [x if type(x) is Parameter or not isinstance(x, Tensor) else ref(x) for x in inputs]
         return tuple(results)
@@ -299,6 +300,10 @@ def _backward_method(parts: Parts) -> Compiled:
     return run
 
 
+def _symbolic_tangents(sig: Signature) -> bool:
+    return any(isinstance(d, Expr) for t in sig.tangents for d in (*t.sizes, *t.strides))
+
+
 def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
     """Rebuilds ``[*saved, *tangents]`` from an autograd context and incoming gradients."""
     checked = iter(range(sum(r.kind in ("input", "result") for r in sig.saved)))
@@ -307,7 +312,9 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
     sizes_at = [k for k, r in enumerate(sig.saved) if r.kind == "size"]
     heads = [i for i, g in enumerate(sig.result_grads) if g]
     heads += range(sig.n_results, sig.n_results + sum(m.differentiable for m in sig.mutated))
-    wanted = list(zip(heads, sig.tangents))
+    names = [name for name, _, _ in sig.sizes]
+    symbolic = _symbolic_tangents(sig)
+    wanted = [(i, (t.dtype, t.device, _numbers(t.strides, names), t.sizes)) for i, t in zip(heads, sig.tangents)]
     only_extras = [i for _, i in order] == list(range(len(order))) and all(e for e, _ in order)
 
     def restore(ctx: Any, grads: Tensors) -> list[Any]:
@@ -326,28 +333,32 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
             for k, n in zip(sizes_at, ctx.sizes):
                 args.insert(k, n)
         for i, t in wanted:
-            args.append(_tangent(grads[i], t, ctx, i))
+            if symbolic:
+                strides = t[2](*ctx.symbols) if callable(t[2]) else t[2]
+                args.append(_tangent(grads[i], t[0], t[1], strides, ctx.shapes[i]))
+            else:
+                args.append(_tangent(grads[i], *t))
         return args
 
     return restore
 
 
-def _tangent(g: Any, want: TensorType, ctx: Any, index: int) -> Any:
-    """A gradient in the layout that the backward was compiled for; zeros for an absent one."""
-    if g is not None and g.dtype is want.dtype:
-        if g.stride() == want.strides:
+def _tangent(g: Any, dtype: torch.dtype, device: torch.device, strides: Any, sizes: Any) -> Any:
+    """A gradient in the layout that the backward was compiled for; zeros of these ``sizes`` for an absent one."""
+    if g is not None and g.dtype is dtype:
+        if g.stride() == strides:
             return g
-        if all(n == 1 or a == b for n, a, b in zip(g.shape, g.stride(), want.strides)):
+        if all(n == 1 or a == b for n, a, b in zip(g.shape, g.stride(), strides)):
             return g
-    if g is not None:
-        sizes = g.shape
-    else:
-        sizes = ctx.shapes[index] if hasattr(ctx, "shapes") else want.sizes
-    if any(isinstance(s, Expr) for s in want.strides):  # traced contiguous; the numbers are this call's
-        out = torch.empty(sizes, dtype=want.dtype, device=want.device)
-    else:
-        out = torch.empty_strided(sizes, want.strides, dtype=want.dtype, device=want.device)  # type: ignore[arg-type]
+    out = torch.empty_strided(sizes if g is None else g.shape, strides, dtype=dtype, device=device)
     return out.zero_() if g is None else out.copy_(g)
+
+
+def _numbers(exprs: Sequence[Any], names: Sequence[str]) -> Any:
+    """Expressions as a tuple, or, where some are symbolic, as a function of the symbols' values in this order."""
+    if not any(isinstance(e, Expr) for e in exprs):
+        return tuple(exprs)
+    return eval(f"lambda {', '.join(names)}: ({''.join(f'{e}, ' for e in exprs)})")  # noqa: S307
 
 
 def _differentiate_again(fallback: Compiled | None, ctx: Any, grads: Tensors) -> Outputs:

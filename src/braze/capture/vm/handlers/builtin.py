@@ -379,6 +379,12 @@ def prod(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return vm.fold(math.prod, args, kwargs)
 
 
+@handles(math.sqrt)
+def sqrt(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    root = symbolic.square_root(vm, args[0]) if len(args) == 1 and isinstance(args[0], SymValue) else None
+    return vm.fold(math.sqrt, args, kwargs) if root is None else root
+
+
 @handles(torch.Size.numel)
 def size_numel(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return symbolic.product(vm, vm.unpack(args[0]))
@@ -407,6 +413,8 @@ def _number(cls: type, method: str) -> Any:
             )
         if cls is int and len(args) == 1 and isinstance(args[0], SymValue):
             return symbolic.value_of(vm, args[0].expr(vm))
+        if cls is float and len(args) == 1 and isinstance(args[0], SymValue):
+            return symbolic.to_float(vm, args[0])
         if args and not args[0].is_const() and find(vm, args[0].pytype(vm), method) is not None:
             return vm.call_special(args[0], method, [])
         return vm.fold(cls, args, kwargs)

@@ -8,6 +8,7 @@ pins the inputs that it came from by guards, and breaks the graph where it came 
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,14 @@ ARITHMETIC: dict[str, Any] = {
     "/": operator.truediv,
     "**": operator.pow,
 }
+
+
+TENSOR_FORMS: dict[Any, Any] = {math.sqrt: torch.sqrt}
+
+
+def is_symbolic(v: Value) -> bool:
+    """A symbolic integer: not a constant, and yet a number."""
+    return isinstance(v, Const) and not v.is_const()
 
 
 class FloatValue(Value):
@@ -120,7 +129,7 @@ class FloatValue(Value):
         for x in (a, b):
             if isinstance(x, Const) and type(x.raw) in (int, float):
                 x.as_const(vm)
-            elif not isinstance(x, FloatValue):
+            elif not isinstance(x, FloatValue) and not is_symbolic(x):
                 return None
         if all(x.is_const() for x in (a, b)):
             return None
@@ -132,11 +141,18 @@ class FloatValue(Value):
             if self.function is None:
                 self._tensor = vm.add_float(self)
             else:
-                args = [a.tensor(vm) if isinstance(a, FloatValue) else Const(float(a.as_const(vm))) for a in self.args]
-                out = vm.record(self.function, args, {})
+                args = [self._operand(vm, a) for a in self.args]
+                out = vm.record(TENSOR_FORMS.get(self.function, self.function), args, {})
                 assert isinstance(out, TensorValue)
                 self._tensor = out
         return self._tensor
+
+    def _operand(self, vm: Tracer, a: Value) -> Value:
+        if isinstance(a, FloatValue):
+            return a.tensor(vm)
+        if is_symbolic(a):
+            return vm.record(torch.full, [vm.new_tuple([]), a], {"dtype": Const(torch.float64)})
+        return Const(float(a.as_const(vm)))
 
     # -- leaving ----
     def parts(self, vm: Tracer) -> list[Value]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from braze.ir import Expr, IntLike, sym_max, sym_min, symbols, to_str
 
 from .base import Const, Derived, Value, boolean
+from .floats import ARITHMETIC, FloatValue
 
 if TYPE_CHECKING:
     from braze.capture.source import Source
@@ -125,10 +126,8 @@ _BINARY: dict[str, Callable[[Any, IntLike, IntLike], IntLike | None]] = {
 def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
     """``a op b`` with a symbolic integer among them; None where that has no symbolic form."""
     op = op.removesuffix("=")
-    if op == "/" and all(isinstance(v, Const) and type(v.raw) in (int, float, bool) for v in (a, b)):
-        assert isinstance(a, Const) and isinstance(b, Const)
-        a.pytype(vm), b.pytype(vm)
-        return Derived(a.raw / b.raw, operator.truediv, [a, b]) if b.truth(vm) else None
+    if op == "/" or any(isinstance(v, Const) and type(v.raw) is float for v in (a, b)):
+        return _float(vm, op, a, b)
     row = _BINARY.get(op)
     if row is None or not all(isinstance(v, Const) and type(v.raw) in (int, bool) for v in (a, b)):
         return None
@@ -136,6 +135,31 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
     assert x is not None and y is not None
     out = row(vm, x, y)
     return None if out is None else value_of(vm, out)
+
+
+def _float(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
+    """Arithmetic that gives a float: computed by the graph, so that the size stays symbolic."""
+    function = ARITHMETIC.get(op)
+    if function is None or not all(isinstance(v, Const) and type(v.raw) in (int, float) for v in (a, b)):
+        return None
+    if op == "/" and not b.truth(vm):
+        return None
+    if op == "**" and not (isinstance(a, SymValue) and vm.sizes("<", 0, a.expr(vm))):
+        return None
+    for v in (a, b):
+        if not isinstance(v, SymValue):
+            v.as_const(vm)
+    return FloatValue(function=function, args=(a, b))
+
+
+def to_float(vm: Tracer, a: SymValue) -> Value:
+    """``float(a)``."""
+    return FloatValue(function=operator.truediv, args=(a, Const(1)))
+
+
+def square_root(vm: Tracer, a: SymValue) -> Value | None:
+    """``math.sqrt(a)``; None for a negative number."""
+    return None if vm.sizes("<", a.expr(vm), 0) else FloatValue(function=math.sqrt, args=(a,))
 
 
 _UNARY: dict[str, Callable[[IntLike], IntLike]] = {"-": lambda a: 0 - a, "+": lambda a: a, "~": lambda a: -1 - a}
