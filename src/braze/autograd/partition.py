@@ -58,10 +58,16 @@ def _partition(joint: Joint, budget: float) -> AotGraphs:
     mutated = [m.index for m in joint.mutated]
     if not has_backward:
         forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results, mutated)
+        forward.overwrites = _overwrites(joint)
         return AotGraphs(forward, None, _signature(joint, (), ()))
     plan = study(graph, primals, outputs, gradients, frozenset(mutated))
     saved = with_sizes(plan, choose_saved(plan, budget), joint.tangents)
     return _split(joint, plan, saved, outputs, gradients)
+
+
+def _overwrites(joint: Joint) -> tuple[tuple[int, int], ...]:
+    """The forward's outputs that may be written into the inputs themselves, as ``ir.signature`` has it."""
+    return tuple((joint.n_results + k, m.index) for k, m in enumerate(joint.mutated) if not m.differentiable)
 
 
 def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ...]) -> Signature:
@@ -120,6 +126,7 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
             extras.append(stored.get(v, v))
     nodes = _forward_nodes(plan, [*outputs, *extras], stored)
     forward = unalias(build("forward", primals, nodes, (*outputs, *extras)), joint.n_results, sorted(mutated))
+    forward.overwrites = _overwrites(joint)
     roots = {storage_root(e) for e in extras}
     watched = tuple(i for i, r in enumerate(results) if isinstance(r, Node) and storage_root(r) in roots)
     backward = _backward(plan, saved, stored, graph.inputs[joint.n_primals :], gradients)

@@ -46,6 +46,7 @@ class Graph:
         self.inputs: list[Node] = []
         self.nodes: list[Node] = []
         self.outputs: Any = ()
+        self.overwrites: tuple[tuple[int, int], ...] = ()  # (output, input): the output is the input's new value
         self.decide: Any = None  # answers questions about symbolic sizes while this graph is compiled (``decisions``)
         self._names: dict[str, int] = {}
 

@@ -45,6 +45,7 @@ class _Decomposer:
     def __init__(self, graph: Graph, policy: Policy) -> None:
         self.source = graph
         self.result = Graph(graph.name)
+        self.result.overwrites = graph.overwrites
         self.builder = Builder(self.result, policy)
         self.env: dict[Node, Any] = {}  # node of the ATen graph -> new node, or a tuple of them
         self._exact: dict[Node, Node] = {}

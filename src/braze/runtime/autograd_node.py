@@ -6,6 +6,7 @@ attribute ``boxed`` takes one list instead, which it may empty to free memory ea
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -59,7 +60,8 @@ def _overlap(inputs: Tensors, written: list[int]) -> bool:
     starts = [x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else 0 for x in inputs]
     if len(set(starts)) == len(starts):
         return False
-    return any(starts[i] and starts.count(starts[i]) > 1 for i in written)
+    uses = Counter(starts)
+    return any(starts[i] and uses[starts[i]] > 1 for i in written)
 
 
 def _make(
@@ -130,6 +132,9 @@ def _plain(forward: Compiled, signature: Signature, finish: Any) -> Callable[...
 
 
 def _overwrite(targets: list[Any], values: Tensors) -> None:
+    done = [t for t, v in zip(targets, values) if v is None]  # by the kernels, which autograd does not see
+    if done:
+        torch.autograd.graph.increment_version(done)
     pairs = [(t, v) for t, v in zip(targets, values) if v is not None]
     if len(pairs) == 1:
         pairs[0][0].copy_(pairs[0][1])

@@ -92,6 +92,7 @@ class Recording:
         self.targets = [_buffer(inputs[i]) for i in self.copied]
         self.fixed = sorted(fixed)
         self.pointers = [inputs[i].data_ptr() for i in self.fixed]
+        self.written: list[int] = []  # positions in ``copied`` whose buffers the graph overwrites in place
         self.graph: Graph | None = None
         self.outputs: list[Any] = []
         self.watched: list[int] = []  # indices of outputs whose life matters
@@ -134,6 +135,10 @@ class Recording:
             torch._foreach_copy_(self.targets, [inputs[i] for i in self.copied])
         assert self.graph is not None
         self.graph.replay()
+        if self.written:
+            torch._foreach_copy_(
+                [inputs[self.copied[k]] for k in self.written], [self.targets[k] for k in self.written]
+            )
 
 
 def _buffer(x: torch.Tensor) -> torch.Tensor:
@@ -161,6 +166,7 @@ class Recordings:
         self.run_forward, self.thunk, self.device = forward, backward, device
         self.results = sig.n_results
         self.first_extra = sig.n_results + len(sig.mutated)
+        self.mutated = [m.index for m in sig.mutated]
         self.extra_at = [(k, r.index) for k, r in enumerate(sig.saved) if r.kind == "extra"]
         self.lock = threading.RLock()
         self.notes: list[str] = []
@@ -235,6 +241,9 @@ class Recordings:
         except Exception as e:
             self._stop(f"the forward cannot be recorded: {e}")
             return None
+        new = zip(self.mutated, r.outputs[self.results : self.first_extra])
+        in_place = {i for i, value in new if value is None}
+        r.written = [k for k, i in enumerate(r.copied) if i in in_place]
         results = r.outputs[: self.results]
         self.copied_results.update(i for i, x in enumerate(results) if _is_tensor(x) and x.nbytes <= SMALL)
         r.watch([i for i in range(self.results) if i not in self.copied_results])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from braze.inductor.loops import Program, allocated
@@ -9,6 +11,7 @@ from braze.inductor.loops import Program, allocated
 from .build import build_steps
 from .columns import fold_columns
 from .ops import Analysis
+from .overwrite import last
 from .placement import place
 from .schedule import order
 from .siblings import merge_columns, merge_edges, merge_siblings
@@ -27,8 +30,8 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     merge_columns(clusters, traits)
     merge_edges(clusters, traits)
     placement = place(clusters, traits)
-    steps = order(fold_columns(build_steps(clusters, placement, traits), traits))
-    return Program(program.name, program.inputs, steps, program.outputs, allocated(steps), constants=program.constants)
+    steps = order(last(fold_columns(build_steps(clusters, placement, traits), traits), program))
+    return replace(program, steps=steps, buffers=allocated(steps))
 
 
 def _device(program: Program) -> torch.device:

@@ -2,8 +2,8 @@
 
 Walks the steps once.  A buffer that a kernel writes takes, in this order: an operand that dies in this very kernel, if
 every point reads it only where it writes the result (in place); else the most recently freed buffer of the same size.
-Program inputs, constants and outputs are never given away.  Vendor calls allocate their own results, which may be
-taken over later.
+Inputs, constants and outputs are never given away, but for inputs that get a new value (``overwrite``).  Vendor calls
+allocate their own results, which may be taken over later.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from braze.inductor.loops import Buffer, Kernel, Load, Program, Store
 from braze.inductor.loops.build import dense
 from braze.inductor.loops.interpret import buffers_in
 from braze.inductor.loops.ref import offset_of
-from braze.ir import IntLike
+from braze.ir import IntLike, symbols
 
+from .overwrite import returned, written_inputs
 from .schedule import reads_of, writes_of
 
 Size = tuple[IntLike, torch.device]
@@ -31,18 +32,19 @@ def plan(program: Program) -> Program:
             last[b] = k
     keep = set(buffers_in(program.outputs)) | {b for b in program.inputs if isinstance(b, Buffer)}
     keep |= set(program.constants)
+    taken = written_inputs(program, _in_place)
     dies: dict[int, list[Buffer]] = {}
     for b, k in last.items():
         if b not in keep and dense(b.type):
             dies.setdefault(k, []).append(b)
-    reuse: dict[Buffer, Buffer] = {}
+    reuse: dict[Buffer, Buffer] = dict(taken)
     free: dict[Size, list[Buffer]] = {}
     made: set[Buffer] = set()
     for k, step in enumerate(program.steps):
         given: set[Buffer] = set()
         if isinstance(step, Kernel):
             for b in step.writes:
-                if b in made or not dense(b.type):
+                if b in made or b in taken or not dense(b.type):
                     continue
                 old = _in_place(step, b, [d for d in dies.get(k, ()) if d not in given])
                 if old is None:
@@ -56,7 +58,7 @@ def plan(program: Program) -> Program:
         for b in dies.get(k, ()):
             if b not in given:
                 free.setdefault(_size(b), []).append(b)
-    return replace(program, reuse=reuse)
+    return replace(program, reuse=reuse, outputs=returned(program, taken))
 
 
 def _size(b: Buffer) -> Size:
@@ -65,7 +67,7 @@ def _size(b: Buffer) -> Size:
 
 def _in_place(kernel: Kernel, out: Buffer, dying: list[Buffer]) -> Buffer | None:
     """An operand that dies here and that each point reads only at the element which it then writes."""
-    if kernel.r or not dying:
+    if not dying:
         return None
     stores = [k for k, i in enumerate(kernel.body) if isinstance(i, Store) and i.buffer is out]
     if len(stores) != 1:
@@ -73,6 +75,9 @@ def _in_place(kernel: Kernel, out: Buffer, dying: list[Buffer]) -> Buffer | None
     store = kernel.body[stores[0]]
     assert isinstance(store, Store)
     if store.indirect or store.mask is not None:
+        return None
+    used = symbols(*store.index)  # one point (of a reduction: one row) for each element
+    if any(a.index in used for a in kernel.r) or any(a.index not in used for a in kernel.x):
         return None
     place = offset_of(out.type.with_(offset=0), store.index)
     for old in dying:

@@ -204,6 +204,7 @@ class Program:
     buffers: list[Buffer] = field(default_factory=list)  # allocated by the host, in order of first write
     reuse: dict[Buffer, Buffer] = field(default_factory=dict)
     constants: dict[Buffer, torch.Tensor] = field(default_factory=dict)  # read-only, held by the program
+    overwrites: tuple[tuple[int, int], ...] = ()  # (output, input): the output is the input's new value
 
 
 def operands(i: Instr) -> Iterator[Value]:

@@ -119,7 +119,7 @@ def lower(graph: Graph) -> Program:
         else:
             _extern(state, node, used)
     outputs = _outputs(state)
-    program = Program(graph.name, inputs, state.steps, outputs, constants=state.constants)
+    program = Program(graph.name, inputs, state.steps, outputs, constants=state.constants, overwrites=graph.overwrites)
     program.buffers = allocated(program.steps)
     return program
 

@@ -184,11 +184,13 @@ def _verify_reuse(program: Program) -> None:
         for b in [*reads, *_writes(step)]:
             first.setdefault(b, k)
             final[b] = k
-    kept = set(buffers_in(program.outputs)) | {b for b in program.inputs if isinstance(b, Buffer)}
+    overwritten = {program.inputs[i] for _, i in program.overwrites}
+    kept = {b for b in program.inputs if isinstance(b, Buffer)} - overwritten
+    kept |= set(buffers_in(program.outputs))
     givers = list(program.reuse.values())
     assert len(set(givers)) == len(givers), "two buffers take over the same memory"
     for b, old in program.reuse.items():
         assert old not in kept and old not in program.constants, (
             f"{b.name} takes over {old.name}, which is still needed"
         )
-        assert final[old] <= first[b], f"{b.name} takes over {old.name} before its last use"
+        assert final.get(old, -1) <= first[b], f"{b.name} takes over {old.name} before its last use"
