@@ -105,3 +105,39 @@ def test_a_network_in_channels_last_gains_nothing() -> None:
     types = [t.with_(requires_grad=True) for t in types]
     joint = channels_last(trace_joint(lambda x, w: F.conv2d(x, w).square().sum(), types))
     assert not conversions(joint)
+
+
+STEMS = [
+    ((2, 3, 14, 14), (8, 3, 7, 7), 2, 3),
+    ((2, 3, 13, 10), (8, 3, 3, 3), 2, 1),  # rows at the end that no window reaches
+    ((2, 3, 16, 16), (8, 3, 4, 4), 4, 0),  # patches
+    ((1, 1, 11, 11), (8, 1, 5, 3), (2, 1), (1, 2)),
+    ((2, 4, 9, 9), (8, 4, 1, 1), 2, 0),
+]
+
+
+@pytest.mark.parametrize("x, w, stride, padding", STEMS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_channels_in_blocks(x: Any, w: Any, stride: Any, padding: Any, bias: bool) -> None:
+    def stem(weight: torch.Tensor, b: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        y = F.conv2d(image, weight, b if bias else None, stride, padding)
+        return (y * y).sum() + y.relu().sum()
+
+    cuda_typed.enable()
+    types = [tensor_type(n, torch.float32, CUDA) for n in (w, w[:1], x)]
+    old = trace_joint(stem, [t.with_(requires_grad=i < 2) for i, t in enumerate(types)])
+    new = channels_last(old)
+    verify_joint(new)
+    verify_aot(partition(new))
+    calls = [n for n in new.graph.calls if n.target in (aten.convolution.default, aten.convolution_backward.default)]
+    settings = [n.args[3 if n.target is aten.convolution.default else 4] for n in calls]
+    assert settings == [[1, 1]] * 2
+    for a, b, n, m in zip(values(old), values(new), old.graph.outputs, new.graph.outputs):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+        assert n is None or n.val == m.val or 1 in n.val.sizes
+
+
+def test_an_images_gradient_keeps_its_convolution() -> None:
+    joint = channels_last(joint_of(lambda x, w: F.conv2d(x, w, stride=2).sum(), sizes=[(2, 3, 8, 8), (8, 3, 3, 3)]))
+    (back,) = [n for n in joint.graph.calls if n.target is aten.convolution_backward.default]
+    assert back.args[4] == [2, 2]

@@ -24,6 +24,7 @@ from ..fake import find_rule
 from ..fake.layout import channels_last as channels_last_strides
 from ..fake.layout import is_channels_last
 from ..ir import Expr, Graph, IntLike, Node, TensorType, evaluate, map_leaves
+from .blocks import Blocks, blocks_of, input_in_blocks, weight_from_blocks, weight_in_blocks
 from .costs import Kind, kind_of
 from .joint import Joint
 from .layout import relayout, same_strides
@@ -85,6 +86,9 @@ class _Relayout:
         self.out._names = {n.name: 0 for n in graph.nodes}
         self.env: dict[Node, Node] = {}
         self.formed: dict[Node, Node] = {}  # new node -> its copy in channels_last
+        self.blocked: dict[tuple[Node, Blocks], Node] = {}
+        self.parts: dict[tuple[Node, int], Node] = {}  # (old call, place) -> what its result is made of
+        self.made: set[Node] = set()  # stand-ins that are in the new graph already
         self.restored: dict[Node, Node] = {}  # old node -> the new value in the old layout
 
     def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
@@ -95,7 +99,8 @@ class _Relayout:
         for n in self.graph.nodes:
             if n.op == "call":
                 new = self._convolution(n) if n.target in LEAD and _takes_last(n) else self._follow(n)
-                self.out.nodes.append(new)
+                if new is n or new not in self.made:
+                    self.out.nodes.append(new)
                 if new is not n:
                     self.env[n] = new
         outputs = map_leaves(self.graph.outputs, lambda x: self._restore(x) if isinstance(x, Node) else x)
@@ -103,9 +108,38 @@ class _Relayout:
 
     def _convolution(self, n: Node) -> Node:
         lead = LEAD[n.target]  # type: ignore[index]
-        args = [self._form(self.env.get(a, a)) for a in n.args[:lead]]
-        args += [self.env.get(a, a) if isinstance(a, Node) else a for a in n.args[lead:]]
+        args = [self.env.get(a, a) if isinstance(a, Node) else a for a in n.args]
+        blocks = self._blocks(n, args, lead)
+        if blocks is not None:
+            return self._in_blocks(n, args, lead, blocks)
+        args[:lead] = [self._form(a) for a in args[:lead]]
         return _like(n, tuple(args), n.kwargs, _laid(n.val, _infer(n.target, tuple(args), n.kwargs)))
+
+    def _blocks(self, n: Node, args: list[Any], lead: int) -> Blocks | None:
+        backward = lead == 3
+        if backward and args[-1][0]:
+            return None  # the input's gradient is asked for
+        return blocks_of(args[lead - 2].val, args[lead - 1].val, args[4:10] if backward else args[3:9])
+
+    def _in_blocks(self, n: Node, args: list[Any], lead: int, b: Blocks) -> Node:
+        """The call over blocks of pixels; a weight's gradient comes back from them (``self.parts``)."""
+        x, w = args[lead - 2 : lead]
+        for at, v, make in ((lead - 2, x, input_in_blocks), (lead - 1, w, weight_in_blocks)):
+            if (v, b) not in self.blocked:
+                self.blocked[v, b] = make(self, v, b)
+            args[at] = self._form(self.blocked[v, b])
+        first = 4 if lead == 3 else 3
+        args[first : first + 2] = [1, 1], [0, 0]
+        if lead == 2:
+            return _like(n, tuple(args), n.kwargs, _laid(n.val, _infer(n.target, tuple(args), n.kwargs)))
+        args[0] = self._form(args[0])
+        val = _infer(n.target, tuple(args), n.kwargs)
+        made = self.out.call(n.target, tuple(args), n.kwargs, val, n.loc)
+        made.tags = n.tags
+        if args[-1][1]:
+            self.parts[n, 1] = weight_from_blocks(self, self.out.getitem(made, 1), b, w.val)
+        self.made.update((made, *self.parts.values()))
+        return made
 
     def _form(self, x: Node) -> Node:
         """A value in channels_last."""
@@ -118,6 +152,8 @@ class _Relayout:
 
     def _follow(self, n: Node) -> Node:
         """The call on its operands' new layouts, where it can take them."""
+        if n.target is operator.getitem and n.args in self.parts:
+            return self.parts[n.args]  # type: ignore[index]
         changed = {a: b for a in operands(n) if (b := self.env.get(a)) is not None}
         if not changed:
             return n

@@ -1,15 +1,19 @@
-"""Pooling and resizing that are means, broadcasts or gathers; overlapping windows stay vendor calls."""
+"""Pooling and resizing that are means, broadcasts or gathers; other overlapping windows than those of maxima stay
+vendor calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from braze.ir import IntLike, Node, known_eq
 
 from ..builder import Builder
 from ..elementwise import FLOATS
 from ..registry import decomposes, register
+from .window import pad
 
 
 def _whole_blocks(sizes: Sequence[IntLike], parts: Sequence[IntLike]) -> list[int] | None:
@@ -129,6 +133,108 @@ for _k in (2, 3):
     _forward, _backward = _avg_pool(_k)
     register(f"avg_pool{_k}d", _forward)
     register(f"avg_pool{_k}d_backward", _backward)
+
+
+# -- maxima over windows -----------------------------------------------------------------------------------------------
+
+MOST_POSITIONS = 16  # of a window; larger ones stay vendor calls
+
+
+def _pairs(*values: Any) -> list[tuple[int, int]]:
+    return [(v, v) if isinstance(v, int) else (v[0], v[-1]) for v in values]
+
+
+def _plain_windows(b: Builder, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    """(kernel, stride, padding) as pairs where the windows are few, undilated and of known sizes; else None."""
+    k, s, p, d = _pairs(kernel, stride if stride not in ((), [], None) else kernel, padding, dilation)
+    known = all(isinstance(n, int) and n > 0 for n in x.val.sizes)
+    if not b.policy.max_pools or d != (1, 1) or k[0] * k[1] > MOST_POSITIONS or not known or x.val.dtype not in FLOATS:
+        return None
+    return k, s, p
+
+
+@decomposes("max_pool2d_with_indices")
+def max_pool2d(
+    b: Builder,
+    self: Node,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """The last NaN, else the first largest; its place counts the elements of the (H, W) plane."""
+    found = _plain_windows(b, self, kernel_size, stride, padding, dilation)
+    if found is None:
+        return NotImplemented
+    kernel, step, low = found
+    out, dims = b.out[0], (self.val.rank - 2, self.val.rank - 1)
+    x = self
+    for d, k, s, p in zip(dims, kernel, step, low):
+        x = pad(b, x, d, p, max((out.sizes[d] - 1) * s + k - self.val.sizes[d] - p, 0), float("-inf"))
+    best, at = None, b.full(out.sizes, 0, torch.int32, out.device)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            value = x
+            for d, first, s in zip(dims, (i, j), step):
+                value = b.slice(value, d, first, first + (out.sizes[d] - 1) * s + 1, s)
+            if best is None:
+                best = value
+                continue
+            better = b.bitwise_or(b.gt(value, best), b.ne(value, value))
+            best = b.where(better, value, best)
+            at = b.where(better, i * kernel[1] + j, at)
+    at = b.convert(at, torch.int64)
+    row, column = b.floor_div(at, kernel[1]), b.remainder(at, kernel[1])
+    places = []
+    for d, inside, s, p in zip(dims, (row, column), step, low):
+        places.append(b.add(inside, b.sub(b.mul(b.iota_along(out, d), s), p)))
+    return best, b.add(b.mul(places[0], self.val.sizes[-1]), places[1])
+
+
+@decomposes("max_pool2d_with_indices_backward")
+def max_pool2d_backward(
+    b: Builder,
+    grad_output: Node,
+    self: Node,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Node,
+) -> Any:
+    """Each element looks at the windows that it may be in and takes the gradients of those whose largest it is."""
+    found = _plain_windows(b, self, kernel_size, stride, padding, dilation)
+    if found is None:
+        return NotImplemented
+    kernel, step, low = found
+    x = self.val
+    me = b.add(b.mul(b.iota_along(x, x.rank - 2), x.sizes[-1]), b.iota_along(x, x.rank - 1))
+    g = b.compute(grad_output)
+    total = None
+    for i in range(-(-kernel[0] // step[0])):
+        for j in range(-(-kernel[1] // step[1])):
+            back = (i, j)
+            mine = b.eq(_window_of(b, indices, x.sizes, step, low, back, -1), me)
+            part = b.where(mine, _window_of(b, g, x.sizes, step, low, back, 0), 0.0)
+            total = part if total is None else b.add(total, part)
+    return total
+
+
+def _window_of(b: Builder, y: Node, sizes: Any, step: Any, low: Any, back: tuple[int, int], other: Any) -> Node:
+    """At (h, w): y at window ((h + low) // step - back), ``other`` where there is none."""
+    lead = y.val.sizes[:-2]
+    (m, n), (s, t) = y.val.sizes[-2:], step
+    y = b.reshape(b.expand(b.reshape(y, (*lead, m, 1, n, 1)), (*lead, m, s, n, t)), (*lead, m * s, n * t))
+    for d, w, p, k in zip((len(lead), len(lead) + 1), step, low, back):
+        start = p - k * w  # where the first element reads
+        if start < 0:
+            y = pad(b, y, d, -start, 0, other)
+            start = 0
+        y = pad(b, y, d, 0, max(start + sizes[d] - y.val.sizes[d], 0), other)
+        y = b.slice(y, d, start, start + sizes[d])
+    return y
 
 
 # -- nearest neighbour -----------------------------------------------------------------------------------------------
