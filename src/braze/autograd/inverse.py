@@ -125,6 +125,6 @@ ROWS: dict[OpOverload, Row] = {
     aten.view.dtype: _as_dtype,
     aten.view_as_real.default: _unary(aten.view_as_complex.default),
     aten.view_as_complex.default: _unary(aten.view_as_real.default),
-    aten.conj_physical.default: _unary(aten.conj_physical.default),
-    aten.neg.default: _unary(aten.neg.default),
+    aten._conj.default: _unary(aten.conj_physical.default),
+    aten._neg_view.default: _unary(aten.neg.default),
 }

@@ -20,8 +20,7 @@ from ..ir.types import contiguous_strides
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
 from .follow import Follower
 from .freed import Freed
-from .record import CONSTANT, Recorder, Value
-from .schema import op_info
+from .record import CONSTANT, PHYSICAL, Recorder, Value
 
 
 @dataclass(frozen=True)
@@ -217,16 +216,17 @@ def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[
         source = inputs[base.input] if base.input >= 0 else base.fake
         if base.input >= 0 and o is source:
             return OutputSpec("input", base.input, (), o.requires_grad)
-        if base.input < 0 and (o is source or len(grouped[base]) == 1):
+        flagged = _flagged(o.node.chain)
+        if base.input < 0 and (o is source or len(grouped[base]) == 1 and flagged is not True):
             return OutputSpec("result", result(o), (), _tracked(o))
         if source is None:
             raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
+        if flagged is None:
+            raise Unsupported("a real view of a conjugate is returned together with what it is a view of")
         if not _replayable(o, source):
             return OutputSpec("result", result(o), (), _tracked(o))
         views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)  # a view of all is another tensor
         outside = o.requires_grad and not _tracked(o)
-        if not all(op_info(step.op).returns_view for step in views):  # a conjugate: its view is a copy in the graph
-            return OutputSpec("result", result(o), (), _tracked(o))
         if base.input >= 0:
             return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside)
         if base.input == CONSTANT:
@@ -248,6 +248,20 @@ def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputS
         return OutputSpec("result", result(o), freed=True)
     views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)
     return OutputSpec("result", result(base.fake), views, freed=True)
+
+
+def _flagged(chain: tuple[ViewStep, ...]) -> bool | None:
+    """Whether eager gives a lazily conjugated or negated view; None where the steps after it do not apply to one."""
+    flagged: bool | None = False
+    for step in chain:
+        if step.op in PHYSICAL:
+            flagged = True
+        elif flagged and step.op in _REINTERPRET:
+            return None
+    return flagged
+
+
+_REINTERPRET = frozenset({torch.ops.aten.view_as_real.default, torch.ops.aten.view.dtype})
 
 
 def _tracked(o: FakeTensor) -> bool:

@@ -14,7 +14,8 @@ from torch._ops import OpOverload
 
 from ..errors import Unsupported
 from ..fake import FakeTensor
-from ..ir import Node, TensorType, contiguous_strides
+from ..ir import Node, TensorType, contiguous_strides, leaves
+from ..prims.functionalised import functionalised
 from .layout import same_strides
 from .record import Recorder, handles
 from .schema import bind, functional_form, op_info
@@ -28,7 +29,8 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
     """Call the functional form and store what it gives in the arguments that the schema marks as written."""
     form = functional_form(op)
     if form is None:
-        raise Unsupported(f"the in-place operator {op}, which has no functional form")
+        _by_copies(rec, op, args, kwargs, out)
+        return
     given = {a.name: x for a, x in zip(op._schema.arguments, args)} | kwargs
     targets = [given.get(name) for name, _ in op_info(op).writes]
     given |= {name: default for name, default in _other_defaults(op, form) if name not in given}
@@ -44,6 +46,24 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
     if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
         targets = list(targets[0])
     _store_all(rec, op, targets, results)
+
+
+def _by_copies(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """An operator without a functional form: called on copies of what it overwrites."""
+    form = functionalised(op)
+    given = dict(zip(form.arguments, args)) | kwargs
+    targets = [x for name in form.written for x in leaves(given.get(name)) if type(x) is FakeTensor]
+    others = [x for name, arg in given.items() for x in leaves(arg) if type(x) is FakeTensor]
+    bases = [x.node.base for x in others]
+    if any(bases.count(t.node.base) > 1 for t in targets):
+        raise Unsupported(f"{op} overwrites an argument that shares memory with another one")
+    node = rec.call(form, *[rec.lower(a) for a in args], **{k: rec.lower(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    for i, at in enumerate(form.fresh):
+        if results[at] is not None:
+            rec.define(results[at], rec.getitem(node, i))
+    for i, target in enumerate(targets):
+        rec.write(target, rec.getitem(node, len(form.fresh) + i))
 
 
 @lru_cache(None)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch._ops import OpOverload
 
-from ..fake import find_rule
+from ..fake import rule_for
 from ..ir import Graph, Node, TensorType, map_leaves
 from .layout import same_strides
 from .rewrite import build, replaced, substituted
@@ -34,10 +34,8 @@ class _Emitter:
         self.out._names = {n.name: 0 for n in graph.nodes}
 
     def __call__(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
-        rule = find_rule(op)
-        assert rule is not None, op
         types, named = map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
-        return self.out.call(op, args, kwargs, rule(*types, **named))
+        return self.out.call(op, args, kwargs, rule_for(op)(*types, **named))
 
 
 def split_norms(graph: Graph) -> Graph:

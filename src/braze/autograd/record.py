@@ -18,8 +18,7 @@ from torch._ops import OpOverload
 
 from .. import ir
 from ..errors import Unsupported
-from ..fake import FakeTensor, fake_like, find_rule
-from ..fake.execute import by_execution
+from ..fake import FakeTensor, fake_like, rule_for
 from ..fake.questions import called
 from ..fake.symint import Decide, refuse, to_expr
 from ..ir import Graph, Loc, Node, TensorType, ViewStep
@@ -115,8 +114,8 @@ class Recorder:
         if step.op is aten.as_strided.default:  # absolute in storage, and fresh values start at 0
             args = (*args[:2], args[2] - base.type.offset + node.val.offset)
             type_ = type_.with_(offset=args[2])
-        if step.op in _PACKED:
-            return self.call(step.op, node)
+        if step.op in PHYSICAL:
+            return self.call(PHYSICAL[step.op], node)  # type: ignore[index]
         if step.index is None:
             return self.emit(step.op, (node, *args), dict(step.kwargs), type_)
         vals = self.infer(step.op, (node, *args), dict(step.kwargs))
@@ -128,7 +127,7 @@ class Recorder:
 
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result's val by the operator's shape rule. Unsupported when there is none."""
-        rule = find_rule(op) or by_execution(op)
+        rule = rule_for(op) if isinstance(op, OpOverload) else op.shape
         types = self._settled(ir.map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x))
         return called(rule, *types, self.decide, self._settled)
 
@@ -279,7 +278,6 @@ class Recorder:
             parent, rest = _absolute(parent, args[1:], kwargs)
             kwargs = {}
         else:
-            op = _LAZY.get(op, op)
             rest = tuple([self.lower(a) for a in args[1:]])
         named = tuple((k, self.lower(v)) for k, v in kwargs.items())
         if type(out) is FakeTensor:
@@ -300,9 +298,8 @@ def _absolute(value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     return value.base, (list(size), list(stride), value.type.offset if offset is None else offset)
 
 
-# Views that only flag a tensor, which fakes cannot be: done at once in the graph.
-_LAZY = {aten._conj.default: aten.conj_physical.default, aten._neg_view.default: aten.neg.default}
-_PACKED = frozenset(_LAZY.values())  # what these give has no gaps, where a view would
+# Views that only flag a tensor, which fakes cannot be: computed in the graph, views again among the outputs.
+PHYSICAL = {aten._conj.default: aten.conj_physical.default, aten._neg_view.default: aten.neg.default}
 HANDLERS: dict[OpOverload, Handler] = {}
 
 

@@ -92,8 +92,16 @@ _DEFAULT_DTYPE = [torch.get_default_dtype()]
 _DEPTH = [0]  # modes that are entered
 
 
+# Derivatives conjugate the number in ``x * 1j``, which comes as a Python number. These have no plan in the table.
+_OF_NUMBERS: dict[OpOverload, Callable[[Any], torch.Tensor]] = {
+    torch.ops.aten._conj.default: lambda x: torch.tensor(x).conj_physical(),
+}
+
+
 def _plan(op: OpOverload) -> Plan:
-    plan = _PLANS[op] = Plan(op)
+    plan = Plan(op)
+    if op not in _OF_NUMBERS:
+        _PLANS[op] = plan
     return plan
 
 
@@ -146,6 +154,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return [to_static(n, self.decide) for n in query(args[0].val)]
             if not _has_tensors(func):  # profiler marks, questions about dtypes: nothing of the trace
                 return func(*args, **(kwargs or {}))
+            if func in _OF_NUMBERS and type(args[0]) is not FakeTensor:
+                return _OF_NUMBERS[func](args[0])
             plan = _plan(func)
         if self.decisions is not None and self.decisions.refined:
             return self._general(plan, args, kwargs)

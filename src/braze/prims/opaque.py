@@ -50,6 +50,7 @@ _OPAQUE: tuple[tuple[str, str], ...] = (
         "sorting and order statistics",
         "sort topk kthvalue median nanmedian mode searchsorted bucketize cummax cummin isin",
     ),
+    ("a compaction of given size", "nonzero_static"),
     ("scan without a primitive", "logcumsumexp _logcumsumexp"),
     (
         "linear algebra: vendor library",
@@ -169,7 +170,7 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     (
         "the size of the result depends on data",
         "nonzero masked_select _unique _unique2 unique_dim unique_dim_consecutive unique_consecutive bincount"
-        " repeat_interleave nonzero_static",
+        " repeat_interleave",
     ),
     ("gives a Python value that depends on data", "_local_scalar_dense equal allclose"),
     (

@@ -234,6 +234,8 @@ def last_uses(program: Program) -> dict[int, list[Buffer]]:
 
 
 def _returns_several(target: Any) -> bool:
+    if getattr(target, "several", False):
+        return True
     schema = getattr(target, "_schema", None)
     returns = [str(r.type) for r in schema.returns] if schema is not None else []
     return len(returns) > 1 or any("[]" in t or "List" in t for t in returns)
