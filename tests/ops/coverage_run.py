@@ -143,7 +143,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "coverage", help="where results are kept")
     parser.add_argument("--fresh", action="store_true", help="do again what has a result")
     parser.add_argument("--redo", nargs="+", default=[], help="do again what had one of these outcomes, e.g. wrong")
-    parser.add_argument("--report", type=Path, help="file of the table (default docs/coverage.md, if all was asked for)")
+    parser.add_argument(
+        "--report", type=Path, help="file of the table (default docs/coverage.md, if all was asked for)"
+    )
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..fake import FakeTensor
 from ..fake.symint import Decide, refuse, to_symint
-from ..ir import Expr, Graph, Loc, Node, map_leaves, node_args, nodes_in
+from ..ir import Expr, Graph, Loc, Node, leaves, map_leaves, node_args, nodes_in
 from .freed import Freed
 
 _number = torch._C._autograd._get_sequence_nr
@@ -54,7 +55,7 @@ class Follower:
                 if n.target is torch.autograd.grad:
                     self.freed.note(args, kwargs)
                 try:
-                    env[n] = n.target(*args, **kwargs)
+                    env[n] = _call(n.target, args, kwargs)
                 except Unsupported as e:
                     if e.where or n.loc is None:
                         raise
@@ -74,6 +75,19 @@ class Follower:
         self._loc = loc
         self._starts.append(_number())
         self._locs.append(loc)
+
+
+def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call. Unsupported where it writes to ``out`` behind the dispatcher, as ``linalg.matrix_rank`` does."""
+    outs = [x for x in leaves(kwargs.get("out")) if type(x) is FakeTensor] if "out" in kwargs else ()
+    before = [x.node.base.version for x in outs]
+    result = target(*args, **kwargs)
+    for x, version in zip(outs, before):
+        if x.node.base.version == version and x.numel():
+            raise Unsupported(
+                f"{getattr(target, '__name__', target)} with out=, which the trace cannot see being written"
+            )
+    return result
 
 
 def _last_uses(graph: Graph) -> dict[Node, Sequence[Node]]:

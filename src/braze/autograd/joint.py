@@ -28,7 +28,8 @@ class Joint:
     """``graph``: inputs are the primals, then one tangent for each differentiable result and mutated input; outputs are
     a flat tuple ``(*results, *mutated inputs' new values, *gradients)``, one gradient or None a primal.
 
-    ``outputs`` says how the user's outputs come from results and inputs; ``result_grads`` which results require grad.
+    ``outputs`` says how the user's outputs come from results and inputs; ``result_grads`` which results require grad;
+    ``reshaped`` which inputs change their sizes in place (see ``ir.Signature``).
     """
 
     graph: Graph
@@ -37,6 +38,7 @@ class Joint:
     outputs: tuple[OutputSpec, ...]
     result_grads: tuple[bool, ...]
     mutated: tuple[MutatedInput, ...]
+    reshaped: tuple[tuple[int, tuple[ViewStep, ...]], ...] = ()
 
     @property
     def primals(self) -> list[Node]:
@@ -122,13 +124,14 @@ def _trace(
         result_grads = tuple(_tracked(r) and r not in freed for r in results)
         heads = [r for r, g in zip(results, result_grads) if g]
         heads += [inputs[m.index] for m in mutated if m.differentiable]
-        nodes = [rec.lower(r) for r in results] + [rec.lower(inputs[m.index]) for m in mutated]
+        nodes = [rec.lower(r) for r in results] + [rec.read(inputs[m.index].node.base) for m in mutated]
         gradients = _differentiate(rec, primals, heads, decide)
     rec.close()
     graph.outputs = (*nodes, *gradients)
     if isinstance(decide, Decisions):
         settle(graph, decide)
-    return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated))
+    reshaped = tuple((i, tuple(steps)) for i, steps in rec.reshaped.items())
+    return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated), reshaped)
 
 
 def _primal(t: TensorType | IntLike, decide: Decide) -> Any:
@@ -177,7 +180,7 @@ def _fresh(primal: FakeTensor) -> FakeTensor:
 def _mutations(inputs: list[Any], starts: list[Any]) -> list[MutatedInput]:
     out = []
     for i, (x, start) in enumerate(zip(inputs, starts)):
-        if isinstance(x, FakeTensor) and x.node.version:
+        if isinstance(x, FakeTensor) and x.node.base.version:
             out.append(MutatedInput(i, x.requires_grad and x.grad_fn is not start))
     return out
 

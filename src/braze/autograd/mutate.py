@@ -41,6 +41,8 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
             break
         positional.append(lowered.pop(a.name))
     named = {a.name: lowered[a.name] for a in form._schema.arguments if a.name in lowered}
+    if len(targets) == 1 and "device" not in given and any(a.name == "device" for a in form._schema.arguments):
+        named |= {"dtype": targets[0].val.dtype, "device": targets[0].val.device}
     node = rec.call(form, *positional, **named)
     results = [node] if isinstance(node.val, TensorType) else [rec.getitem(node, i) for i in range(len(node.val))]
     if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
@@ -103,7 +105,34 @@ _RESHAPES = {
 @handles("as_strided_.default squeeze_.default squeeze_.dim squeeze_.dims swapaxes_.default swapdims_.default")
 @handles("t_.default transpose_.default unsqueeze_.default")
 def _reshape(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    rec.reshape_in_place(args[0], _RESHAPES[op], args[1:], kwargs)
+    rec.reshape_in_place(op, args[0], _RESHAPES[op], args[1:], kwargs)
+
+
+@handles("resize_.default", "resize_as_.default")
+def _resize(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Nothing where the sizes stay; new memory where there was none; else fewer of the same elements."""
+    x = args[0]
+    old: TensorType = x.node.type
+    if old.sizes == x.val.sizes:
+        return
+    if 0 in old.sizes:
+        t = x.val
+        rec.write(x, rec.call(aten.empty.memory_format, list(t.sizes), dtype=t.dtype, device=t.device))
+        return
+    view = (list(x.val.sizes), list(x.val.strides))
+    rec.reshape_in_place(aten.as_strided_.default, x, aten.as_strided.default, view, {})
+
+
+@handles("_unsafe_view.default")
+def _unsafe_view(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    """A view that autograd does not know of: what is written to it, is in its argument too."""
+    rec.view(aten.view.default, args, kwargs, out)
+
+
+@handles("conj_physical_.default")
+def _conj_physical(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    if args[0].val.dtype.is_complex:
+        rec.write(args[0], rec.call(aten.conj_physical.default, rec.lower(args[0])))
 
 
 @handles("copy_.default")

@@ -55,7 +55,7 @@ def _partition(joint: Joint, budget: float) -> AotGraphs:
     n_forward = joint.n_results + len(joint.mutated)
     outputs, gradients = graph.outputs[:n_forward], graph.outputs[n_forward:]
     primals = graph.inputs[: joint.n_primals]
-    mutated = [m.index for m in joint.mutated]
+    mutated = _changed(joint)
     if not has_backward:
         forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results, mutated)
         forward.overwrites = _overwrites(joint)
@@ -68,6 +68,11 @@ def _partition(joint: Joint, budget: float) -> AotGraphs:
 def _overwrites(joint: Joint) -> tuple[tuple[int, int], ...]:
     """The forward's outputs that may be written into the inputs themselves, as ``ir.signature`` has it."""
     return tuple((joint.n_results + k, m.index) for k, m in enumerate(joint.mutated) if not m.differentiable)
+
+
+def _changed(joint: Joint) -> list[int]:
+    """Inputs that the call overwrites or reshapes: a backward that needs them needs copies."""
+    return sorted({m.index for m in joint.mutated} | {i for i, _ in joint.reshaped})
 
 
 def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ...]) -> Signature:
@@ -83,6 +88,7 @@ def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ..
         watched=watched,
         random=any(_random(n) for n in joint.graph.calls),
         sizes=_sizes(joint),
+        reshaped=joint.reshaped,
     )
 
 
@@ -107,7 +113,7 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
     graph = plan.graph
     primals = graph.inputs[: joint.n_primals]
     results = list(outputs[: joint.n_results])
-    mutated = {m.index for m in joint.mutated}
+    mutated = set(_changed(joint))
     place: dict[Node, SavedRef] = {}
     extras: list[Node] = []
     stored: dict[Node, Node] = {}

@@ -25,7 +25,7 @@ from ..ir import Graph, Loc, Node, TensorType, ViewStep
 from ..ir.decisions import Decisions
 from ..prims.rng import philox_seed
 from .layout import conform, reshape
-from .schema import OpInfo, op_info
+from .schema import op_info
 
 aten = torch.ops.aten
 Handler = Callable[["Recorder", OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
@@ -77,6 +77,8 @@ class Recorder:
         self._consts: dict[int, FakeTensor] = {}
         self._streams = 0
         self._roots: list[Value] = []
+        self._inputs: dict[int, int] = {}  # id of an input's fake -> its position
+        self.reshaped: dict[int, list[ViewStep]] = {}  # position -> in-place calls that changed its sizes
 
     def close(self) -> None:
         """Forget the fakes: they and their values hold each other, and would wait for the garbage collector."""
@@ -95,6 +97,7 @@ class Recorder:
         if not isinstance(fake, FakeTensor):
             return self.graph.input(name, to_expr(fake))
         node = self.graph.input(name, fake.val)
+        self._inputs[id(fake)] = index
         self.root(fake, node, index)
         return node
 
@@ -196,7 +199,18 @@ class Recorder:
         value: Value = fake.node
         if value.base.input == CONSTANT:
             raise Unsupported("a tensor that is no input is overwritten", hint="pass it as an argument")
+        if value.type.sizes != fake.val.sizes:
+            self._resized(value, fake)
         self._store(value, node)
+
+    def _resized(self, value: Value, fake: FakeTensor) -> None:
+        """An empty tensor of the trace gets memory (``out=`` does that)."""
+        if value.chain or value.base.input != -1 or 0 not in value.type.sizes:
+            raise Unsupported(f"{value.type} is resized to {list(fake.val.sizes)}", hint="use the out-of-place form")
+        at: Value | None = value
+        while at is not None:  # factories give an alias of what they made
+            at.type = fake.val
+            at = at.parent
 
     def _store(self, value: Value, node: Node) -> None:
         base = value.base
@@ -232,7 +246,7 @@ class Recorder:
 
             generic(self, op, args, kwargs, out)
         elif info.returns_view:
-            self._view(op, args, kwargs, out, info)
+            self.view(op, args, kwargs, out)
         else:
             self.pure(op, args, kwargs, out)
 
@@ -250,13 +264,19 @@ class Recorder:
             self.emit(op, lowered, named, None).tags["effect"] = True
 
     def reshape_in_place(
-        self, fake: FakeTensor, form: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, op: OpOverload, fake: FakeTensor, form: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """``fake`` becomes the view ``form`` of what it was; its ``val`` says so already."""
+        """``op`` made ``fake`` the view ``form`` of what it was; its ``val`` says so already."""
         old: Value = fake.node
-        if old is old.base:
+        index = self._inputs.get(id(fake), -1)
+        if index >= 0:
+            if fake.requires_grad:
+                raise Unsupported("the shape of an input that requires grad is changed in place")
+            named = tuple((k, self.lower(v)) for k, v in kwargs.items())
+            self.reshaped.setdefault(index, []).append(ViewStep(op, tuple([self.lower(a) for a in args]), named))
+        elif old is old.base:
             if old.input != -1:
-                raise Unsupported("the shape of an input is changed in place", hint="use the out-of-place form")
+                raise Unsupported("the shape of a constant is changed in place", hint="use the out-of-place form")
             old.fake = None  # the root has no name any more
         parent, rest = old, args
         if form is aten.as_strided.default:
@@ -265,8 +285,9 @@ class Recorder:
         step = ViewStep(form, rest, tuple(kwargs.items()))
         fake.node = parent.view(step, self._replay(step, self.read(parent), parent.base, fake.val), fake.val)
 
-    def _view(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, info: OpInfo) -> None:
-        source = args[0]
+    def view(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Record a view operator: ``out`` shows the memory of its first argument."""
+        source, info = args[0], op_info(op)
         parent: Value = source.node
         if info.identity:
             if parent.base.input == CONSTANT and op is aten.lift_fresh.default:

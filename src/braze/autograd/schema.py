@@ -17,7 +17,7 @@ aten = torch.ops.aten
 METADATA_OPS = frozenset(
     f"aten::{name}"
     for name in (
-        "resize_ resize_as_ resize_as_sparse_ set_ set_data shallow_copy_data_ _resize_output_ sparse_resize_ "
+        "resize_as_sparse_ set_ set_data shallow_copy_data_ _resize_output_ sparse_resize_ "
         "sparse_resize_and_clear_ _coalesced_"
     ).split()
 )
@@ -61,6 +61,9 @@ def op_info(op: OpOverload) -> OpInfo:
     )
 
 
+TENSOR_OPTIONS = ("dtype", "layout", "device", "pin_memory")
+
+
 @lru_cache(None)
 def functional_form(op: OpOverload) -> OpOverload | None:
     """The operator of the same arguments (by name and type, ``out`` left out) that returns what ``op`` writes.
@@ -83,6 +86,11 @@ def functional_form(op: OpOverload) -> OpOverload | None:
         found: OpOverload = getattr(packet, overload)
         have = {a.name: str(a.type) for a in found._schema.arguments}
         if have == want and not op_info(found).writes:
+            return found
+    for overload in overloads:  # factories: arange.start_out -> arange.start, given the dtype and device of ``out``
+        found = getattr(packet, overload)
+        have = {a.name: str(a.type) for a in found._schema.arguments if a.name not in TENSOR_OPTIONS}
+        if have == want and len(have) < len(found._schema.arguments) and not op_info(found).writes:
             return found
     return None
 

@@ -110,7 +110,7 @@ class Session(_C.Session):  # type: ignore[misc]
             _remember(code, _codes)
             _C.skip(code)
             return False
-        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack() or _transformed():
             return False  # under a mode the user's code runs as it is, this time
         frame = FrameValues(function, args)
         waited = not _lock.acquire(blocking=False)
@@ -296,6 +296,11 @@ class Session(_C.Session):  # type: ignore[misc]
             out.append(f"{name} ({hits} runs, {version.seconds:.2f} s to compile)")
             out += [f"  {line}" for line in version.guards.describe()]
         return out
+
+
+def _transformed() -> bool:
+    """Whether a transform of ``torch.func`` (vmap, grad, jvp) is running: its tensors look like plain ones."""
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _computes(value: Any) -> bool:

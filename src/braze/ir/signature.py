@@ -80,7 +80,8 @@ class Signature:
     ``result_grads[k]``: whether result k requires grad. ``watched``: results that share memory with extras, so that a
     result overwritten before the backward must be an error. ``random``: running the program again draws other numbers.
     ``sizes``: where to read symbolic sizes: (symbol's name, input, dim), given where views or tangents have any; dim
-    -1: the input is the size.
+    -1: the input is the size. ``reshaped``: inputs whose sizes and strides change in place (``x.t_()``), by these
+    calls, after all else.
     """
 
     n_inputs: int
@@ -94,6 +95,7 @@ class Signature:
     watched: tuple[int, ...] = ()
     random: bool = False
     sizes: tuple[tuple[str, int, int], ...] = ()
+    reshaped: tuple[tuple[int, tuple[ViewStep, ...]], ...] = ()
 
     @property
     def differentiable(self) -> bool:

@@ -1,6 +1,6 @@
 """Calls of operators that overwrite arguments and have no functional twin, as functions: ``copies, call, copies out``.
 
-    addone_(z)    ->    new = Functionalised(u.addone_)(z)[0]      # the new value of z
+addone_(z)    ->    new = Functionalised(u.addone_)(z)[0]      # the new value of z
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ def make_autograd_callable(
     ``fallback``, since the graph was traced for separate ones.
     """
     call = _make(forward, backward, signature, fallback)
+    if signature.reshaped:
+        call = _reshaping(call, signature)
     if fallback is None or not signature.mutated:
         return call
     eager = fallback
@@ -53,6 +55,18 @@ def make_autograd_callable(
         return eager(*inputs) if _overlap(inputs, written) else call(*inputs)  # type: ignore[no-any-return]
 
     return checked
+
+
+def _reshaping(call: Compiled, signature: Signature) -> Compiled:
+    """``call``, and then the in-place changes of inputs' sizes."""
+
+    def run(*inputs: Any) -> Outputs:
+        outs: Outputs = call(*inputs)
+        for i, steps in signature.reshaped:
+            _replay(steps, inputs[i])
+        return outs
+
+    return run
 
 
 def _overlap(inputs: Tensors, written: list[int]) -> bool:
@@ -226,7 +240,7 @@ def _replay(views: tuple[ViewStep, ...], x: Any) -> Any:
 
 
 def _make_parts(forward: Compiled, backward: Callable[[], Compiled], sig: Signature, fallback: Any) -> Parts:
-    repeatable = not sig.mutated and not sig.random and _finisher(sig) is None
+    repeatable = not sig.mutated and not sig.reshaped and not sig.random and _finisher(sig) is None
     again = fallback if repeatable else None
     return Parts(
         _forward_method(forward, sig, keep_inputs=again is not None),

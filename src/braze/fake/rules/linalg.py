@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from ...ir import IntLike, TensorType, known_eq, sym_min
+from ...ir import IntLike, TensorType, known_eq, known_le, sym_max, sym_min
 from ..layout import broadcast, contiguous
 from ..promote import result_type, to_real
-from ..registry import executable, rule
+from ..registry import DataDependent, executable, rule
 from ..result import copy_of, fresh, view_of
 from .pointwise import pointwise
 
@@ -22,7 +22,7 @@ executable(
     _fft_c2c _fft_r2c _fft_c2r linalg_eig _linalg_eigh _linalg_eigvals linalg_eigvals _linalg_svd linalg_qr
     linalg_solve_triangular linalg_matrix_exp linalg_householder_product linalg_pinv.atol_rtol_tensor _linalg_det
     _linalg_slogdet _linalg_solve_ex linalg_lu_factor_ex linalg_lu linalg_ldl_factor_ex linalg_cholesky_ex
-    linalg_inv_ex linalg_lstsq linalg_polar linalg_matrix_sqrth geqrf ormqr triangular_solve _trilinear _chunk_cat
+    linalg_inv_ex linalg_polar linalg_matrix_sqrth geqrf ormqr triangular_solve _trilinear _chunk_cat
     histogram.bins_tensor histogram.bin_ct _histogramdd_bin_edges _histogramdd_from_bin_cts
     _histogramdd_from_bin_tensors _embedding_bag _embedding_bag_forward_only _embedding_bag_backward
     _embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward mkldnn_rnn_layer
@@ -53,6 +53,25 @@ def cholesky_inverse(x: TensorType, upper: bool = False) -> TensorType:
 @rule("cholesky_solve")
 def cholesky_solve(b: TensorType, a: TensorType, upper: bool = False) -> TensorType:
     return column_major(b, (*_batch(a, b), *b.sizes[-2:]))
+
+
+@rule("linalg_lstsq")
+def lstsq(a: TensorType, b: TensorType, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """(solution, residuals, rank, singular values). The solution is the top of a matrix of max(m, n) rows."""
+    driver = driver or ("gels" if a.device.type == "cuda" else "gelsy")
+    *batch, m, n = a.sizes
+    if driver in ("gelsd", "gelss") and not known_le(m, n) or a.rank != b.rank or 0 in (*a.sizes, *b.sizes):
+        raise DataDependent(f"linalg.lstsq with {driver}, whose residuals depend on the rank that it finds")
+    rhs = b.sizes[-1]
+    rows = sym_max(m, n)
+    whole = column_major(a, (*batch, rows, rhs))
+    none = fresh(a, (0,))
+    residuals = none if driver == "gelsy" or known_le(m, n) else fresh(a, (*batch, rhs))
+    rank = fresh(a, tuple(batch), torch.int64) if driver != "gels" else fresh(a, (0,), torch.int64)
+    values = fresh(a, (*batch, sym_min(m, n)), to_real(a.dtype)) if driver in ("gelsd", "gelss") else none
+    if values is none and a.dtype.is_complex:
+        values = fresh(a, (0,), to_real(a.dtype))
+    return fresh(a, (*batch, n, rhs), strides=whole.strides), residuals, rank, values
 
 
 @rule("linalg_lu_solve")

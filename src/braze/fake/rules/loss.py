@@ -92,3 +92,10 @@ def nll_loss2d(x: TensorType, y: TensorType, w: Any, reduction: int, ignore: int
 @rule("nll_loss2d_backward")
 def nll_loss2d_backward(g: Any, x: TensorType, *rest: Any) -> TensorType:
     return fresh(x)
+
+
+@rule("_ctc_loss.default")
+def ctc_loss(x: TensorType, targets: TensorType, lengths: Any, target_lengths: Any, *rest: Any) -> Any:
+    """(loss, log alpha)"""
+    time, batch, _ = x.sizes
+    return fresh(x, (batch,)), fresh(x, (batch, time, 2 * max(target_lengths, default=0) + 1))

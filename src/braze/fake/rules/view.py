@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir import IntLike, TensorType, known_eq, product
+from ...ir import IntLike, TensorType, known_eq, known_le, product
 from ..layout import contiguous, view_strides
 from ..promote import to_complex, to_real
 from ..questions import ask, number, positive
@@ -95,8 +95,14 @@ def view_as_complex(x: TensorType) -> TensorType:
 
 @rule("resize_")
 def resize(x: TensorType, sizes: Sequence[IntLike], *, memory_format: Any = None) -> TensorType:
+    """A tensor that keeps its memory has to have enough of it, and no gaps."""
     if tuple(sizes) == x.sizes:
         return x
+    if memory_format not in (None, torch.contiguous_format):
+        raise Unsupported(f"resize_ to {memory_format}", hint="make a new tensor instead")
+    old, new = product(x.sizes), product(sizes)
+    if known_eq(old, 0) or x.is_contiguous and known_le(new, old):
+        return TensorType(tuple(sizes), contiguous(tuple(sizes)), x.dtype, x.device, offset=x.offset)
     raise Unsupported(f"resize_ of {x} to {list(sizes)}", hint="make a new tensor instead")
 
 

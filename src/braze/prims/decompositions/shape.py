@@ -180,6 +180,13 @@ def unfold(b: Builder, self: Node, dimension: int, size: int, step: int) -> Node
     return b.call(PRIMS["as_strided"], self, b.out.sizes, new, 0)
 
 
+def _within(t: TensorType, size: Any, stride: Any, offset: IntLike) -> bool:
+    """Whether the elements that as_strided shows are among those of the dense tensor ``t``."""
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride))
+    empty = any(known_eq(n, 0) for n in size)
+    return empty or known_le(t.offset, offset) and known_le(last + 1, t.offset + product(t.sizes))
+
+
 @view("as_strided")
 def as_strided(b: Builder, self: Node, size: Any, stride: Any, storage_offset: Any = None) -> Node:
     """Only of a tensor that shows all its storage: then the storage is the elements in stride order."""
@@ -188,6 +195,8 @@ def as_strided(b: Builder, self: Node, size: Any, stride: Any, storage_offset: A
     flat = _in_storage_order(b, self)
     if flat is None:
         raise Unsupported(f"as_strided of {t}, which does not show all of its storage")
+    if not _within(t, size, stride, offset):
+        raise Unsupported(f"as_strided of {t} to memory outside of it")
     if dense_strides(tuple(size), tuple(stride)) == tuple(stride) and same_sizes(size, t.sizes) and offset == t.offset:
         if all(known_eq(n, 1) or known_eq(s, r) for n, s, r in zip(size, stride, t.strides)):
             return self

@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..passing import passes_result
 from ..signals import unsupported
 from .base import Const, Value
@@ -78,6 +80,11 @@ class BuiltinValue(Const):
 
     def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return vm.call_c(self.as_const(vm), args, kwargs)
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        if isinstance(self.raw, torch._ops.OpOverloadPacket) and name in self.raw.overloads():  # made when asked for
+            return vm.wrap_static(getattr(self.as_const(vm), name))
+        return Const.get_attr(self, vm, name)
 
 
 class FunctionValue(Const):
