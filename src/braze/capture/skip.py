@@ -54,13 +54,14 @@ def skipped_file(filename: str) -> bool:
 def _wrappers() -> tuple[str, ...]:
     root = Path(torch.__file__).parent
     parts = ("nn/parallel", "distributed/fsdp", "distributed/_composable", "distributed/tensor")
-    return tuple(_folder(root / p) for p in parts)
+    transforms = tuple(os.path.realpath(root / "_functorch" / f) for f in ("apis.py", "eager_transforms.py", "vmap.py"))
+    return (*(_folder(root / p) for p in parts), *transforms)
 
 
 @functools.lru_cache(maxsize=4096)
 def wrapper_file(filename: str) -> bool:
-    """Whether this is code of DDP, FSDP or DTensor: it runs collectives and changes its own state around the user's
-    modules. It stays Python, and the frames that it calls are captured."""
+    """Whether this is code of DDP, FSDP or DTensor, which runs collectives and changes its own state around the user's
+    modules, or of a transform of ``torch.func``. It stays Python; the frames that DDP's kind calls are captured."""
     return not filename.startswith("<") and os.path.realpath(filename).startswith(_wrappers())
 
 

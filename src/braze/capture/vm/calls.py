@@ -65,6 +65,10 @@ def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value])
     """Interpret the function's code in a frame of its own."""
     code = f.code
     if wrapper_file(code.co_filename):
+        if "_functorch" in code.co_filename:
+            unsupported(
+                f"{code.co_qualname}(), a transform of torch.func", "apply it to the compiled function, outside"
+            )
         unsupported(
             f"{code.co_qualname}() of torch.distributed, which runs collectives",
             "compile the modules below it: braze.compile(block), before or after fully_shard(block)",

@@ -82,9 +82,17 @@ class BuiltinValue(Const):
         return vm.call_c(self.as_const(vm), args, kwargs)
 
     def get_attr(self, vm: Tracer, name: str) -> Value:
-        if isinstance(self.raw, torch._ops.OpOverloadPacket) and name in self.raw.overloads():  # made when asked for
-            return vm.wrap_static(getattr(self.as_const(vm), name))
+        if isinstance(self.raw, _OPERATORS) and not hasattr(type(self.raw), name):  # made when asked for, then fixed
+            raw = self.as_const(vm)
+            try:
+                found = getattr(raw, name)
+            except AttributeError as e:
+                vm.raise_real(e)
+            return vm.wrap(found, vm.sources.const(raw, str(raw)).attr(name))
         return Const.get_attr(self, vm, name)
+
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
 class FunctionValue(Const):
