@@ -19,7 +19,7 @@ from ..registry import BREAKS, HANDLERS, handles, pure, simple
 from ..signals import Break, NotConst, Raised, unsupported
 from ..values import symbolic
 from ..values.base import NONE, Const, Value, boolean
-from ..values.functions import SuperValue
+from ..values.functions import LocalClass, SuperValue
 from ..values.iterators import CallIterator, ItemsIterator, LazyIterator, RangeIterator
 from ..values.mappings import DictValue, DictView, SetValue
 from ..values.objects import ExceptionValue, ObjectValue
@@ -45,10 +45,16 @@ BREAKS.update(
         open: ("opening a file", ""),
         compile: ("compile()", ""),
         breakpoint: ("breakpoint()", "set it outside of the compiled function"),
-        builtins.__build_class__: ("a class defined inside the compiled function", "define the class outside"),
         __import__: ("__import__()", "import outside of the compiled function"),
     }
 )
+
+
+@simple(builtins.__build_class__)
+def build_class(vm: Tracer, body: Value, name: Value, *bases: Value) -> Value:
+    if not all(b.is_const() for b in bases):
+        unsupported("a class defined inside the compiled function", "define the class outside")
+    return LocalClass([body, name, *bases])
 
 
 @simple(len)

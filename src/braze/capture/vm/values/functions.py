@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import operator
 from types import (
@@ -71,6 +72,25 @@ class CellValue(Value):
             rb.delete_attr(self, "cell_contents")
         else:
             rb.store_attr(self, "cell_contents", self.contents)
+
+
+class LocalClass(Value):
+    """A class that the traced code defines: made where the graph ends, and unknown before, so any use breaks."""
+
+    __slots__ = ("args",)
+
+    def __init__(self, args: list[Value]) -> None:
+        self.source = None
+        self.args = args
+
+    def pytype(self, vm: Tracer) -> type:
+        unsupported("the use of a class defined inside the compiled function", "define the class outside")
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return self.args
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.call(builtins.__build_class__, self.args)
 
 
 class MadeFunction(Value):
