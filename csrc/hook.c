@@ -72,8 +72,16 @@ static _Thread_local struct { Session **items; Py_ssize_t n, room; } stack; /* e
 
 static PyObject *hook(PyThreadState *ts, _PyInterpreterFrame *f, int throwflag);
 
+/* Another tool's hook that was installed while this one was on hands its frames back to it: a frame that comes back
+   goes to the interpreter, or the two would call each other for ever. */
 static inline PyObject *run_original(PyThreadState *ts, _PyInterpreterFrame *f, int throwflag) {
-    return (previous_eval ? previous_eval : _PyEval_EvalFrameDefault)(ts, f, throwflag);
+    static _Thread_local _PyInterpreterFrame *forwarded;
+    if (previous_eval == NULL || forwarded == f) return _PyEval_EvalFrameDefault(ts, f, throwflag);
+    _PyInterpreterFrame *outer = forwarded;
+    forwarded = f;
+    PyObject *result = previous_eval(ts, f, throwflag);
+    forwarded = outer;
+    return result;
 }
 
 /* Set the thread's session, and install or remove the hook where this is the first or the last one. */

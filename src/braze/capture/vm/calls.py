@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from braze.capture.higher_order import plain_form
 from braze.capture.skip import wrapper_file
 
 from .attributes import find, guard_class
@@ -43,6 +44,9 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
             return handler(vm, args, kwargs)
         if raw in BREAKS:
             unsupported(*BREAKS[raw])
+        plain = plain_form(raw)
+        if plain is not None:
+            return inline(vm, FunctionValue(plain), args, kwargs)
         if is_torch_leaf(raw):
             f.as_const(vm)
             try:

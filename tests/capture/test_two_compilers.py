@@ -1,0 +1,41 @@
+"""Functions compiled by PyTorch's own compiler and by braze call each other: both hooks stay sane."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import torch, braze
+
+@torch.compile(backend="eager")
+def theirs(x):
+    return x.sin() + 1
+
+def inside(x):
+    y = x * 2
+    y = theirs(y)
+    return y * 3
+
+@torch.compile(backend="eager")
+def outer(x):
+    return ours(x) - 1
+
+@braze.compile(backend="eager")
+def ours(x):
+    return x.cos() * 2
+
+x = torch.randn(4)
+both = braze.compile(inside, backend="eager")
+for _ in range(3):
+    torch.testing.assert_close(both(x), ((x * 2).sin() + 1) * 3)
+    torch.testing.assert_close(outer(x), x.cos() * 2 - 1)
+    torch.testing.assert_close(ours(x), x.cos() * 2)
+    torch.testing.assert_close(theirs(x), x.sin() + 1)
+print("done")
+"""
+
+
+def test_each_inside_the_other() -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0 and run.stdout.split() == ["done"], run.stderr[-3000:]
