@@ -70,7 +70,7 @@ def test_associative_scan(n: int, mode: str, reverse: bool) -> None:
     torch.testing.assert_close(got, want)
     ours, theirs = (torch.autograd.grad(t.square().sum(), (a, b), allow_unused=True) for t in (got, want))
     for x, y in zip(ours, theirs):
-        torch.testing.assert_close(x if x is not None else torch.zeros_like(a), y if y is not None else torch.zeros_like(a))
+        torch.testing.assert_close(*(torch.zeros_like(a) if t is None else t for t in (x, y)))
 
 
 def test_scan() -> None:
