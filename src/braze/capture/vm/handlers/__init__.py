@@ -13,6 +13,7 @@ from . import (
     numeric,
     objects,
     optim,
+    regex,
     tensors,
     torch_state,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "numeric",
     "objects",
     "optim",
+    "regex",
     "tensors",
     "torch_state",
 ]
