@@ -130,7 +130,7 @@ def flex_attention(
     *,
     return_aux: Any = None,
 ) -> Any:
-    """Attention over [batch, heads, length, width]; ``score_mod(score, batch, head, query, key)`` changes the scores."""
+    """Attention over [batch, heads, length, width]; ``score_mod(score, batch, head, query, key)`` changes scores."""
     if return_aux is not None:
         raise NotImplementedError("flex_attention(return_aux=...) is not compiled: use return_lse=True")
     (b, h, m, d), n = query.shape, key.shape[2]
