@@ -115,6 +115,27 @@ class SizeNote:
         return f"{self.what} = {self.value}" + (f": {self.reason}" if self.reason else "")
 
 
+class Programs(dict[str, Any]):
+    """Programs by side. One that came compiled from the disk cache is made again when somebody looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._make: dict[str, Callable[[], Any]] = {}
+
+    def later(self, side: str, make: Callable[[], Any]) -> None:
+        """Have the program made on demand."""
+        self[side] = None
+        self._make[side] = make
+
+    def __getitem__(self, side: str) -> Any:
+        if side in self._make:
+            self[side] = self._make.pop(side)()
+        return super().__getitem__(side)
+
+    def items(self) -> Any:
+        return [(side, self[side]) for side in self]
+
+
 @dataclass
 class GraphRecord:
     """One captured graph on its way down: what each stage made of it, and how long it took (seconds by stage)."""
@@ -127,8 +148,10 @@ class GraphRecord:
     fallback: str = ""  # why this graph runs in eager, "" if it does not
     notes: list[str] = field(default_factory=list)  # what CUDA graphs skipped, and why
     spans: list[Span] = field(default_factory=list)
-    programs: dict[str, Any] = field(default_factory=dict)  # "forward" | "backward" -> the loop program that runs
+    programs: Programs = field(default_factory=Programs)  # "forward" | "backward" -> the loop program that runs
     compiled: dict[str, Any] = field(default_factory=dict)  # the same, compiled
+    cache: dict[str, str] = field(default_factory=dict)  # side -> "hit", "miss" or "bypass: reason"
+    choice: str = ""  # which of eager and compiled was faster, where that was measured
     watch: Watch | None = None
     debug: int = 0
 

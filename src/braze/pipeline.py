@@ -22,6 +22,7 @@ from .errors import CompileWarning, SymbolicFailure, UnsupportedDevice
 from .events import CompileLog, GraphRecord, print_log
 from .ir import Expr, Graph, IntLike, TensorType, load_python, verify
 from .ir.pause import paused_gc
+from .runtime.faster import pick
 
 logger = logging.getLogger("braze")
 DEVICES = ("cpu", "cuda")
@@ -63,6 +64,8 @@ class Pipeline:
             request = Request(graph, tuple(types), inputs, self.settings.config, record)
             with record.stage("backend"), paused_gc():
                 compiled = self._backend(request)
+            if self.settings.config.never_slower:
+                compiled = _faster(compiled, graph, record, inputs)
             if self.log.debug:
                 calls, seconds = len(graph.calls), record.seconds["backend"]
                 logger.info("%s: %d calls, %d inputs, compiled in %.2f s", record.name, calls, len(types), seconds)
@@ -89,6 +92,13 @@ class Pipeline:
             )
         run: Callable[..., Any] = load_python(graph)
         return run
+
+
+def _faster(compiled: Callable[..., Any], graph: Graph, record: GraphRecord, inputs: Sequence[Any]) -> Any:
+    eager: Callable[..., Any] = load_python(graph)
+    with record.stage("trial"):
+        kept, record.choice = pick(compiled, eager, inputs)
+    return kept
 
 
 def check_devices(types: Sequence[TensorType | IntLike]) -> None:

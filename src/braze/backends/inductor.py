@@ -7,15 +7,16 @@ from functools import partial
 from typing import Any
 
 from braze.autograd import channels_last
-from braze.events import Deferred
-from braze.inductor.codegen import compile_program
+from braze.events import Deferred, GraphRecord
+from braze.inductor.codegen import CompiledProgram, compile_program
 from braze.inductor.fuse import fuse, plan
-from braze.inductor.loops import Kernel, lower, to_text, verify_program
+from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
 from braze.ir import Graph, TensorType, verify
 from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
 
 from .aot import compile_joint
+from .program_cache import Lookup
 from .registry import Compiled, Request, built_in
 
 
@@ -27,18 +28,48 @@ def policy_of(graph: Graph) -> Policy:
 
 
 def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
-    """One functional ATen graph to a callable over its inputs."""
+    """One functional ATen graph to a callable over its inputs: from the disk cache, or compiled."""
     record, config = request.record, request.config
+
+    def rebuild() -> tuple[Program, CompiledProgram]:
+        program = to_program(
+            decompose(graph, policy_of(graph)), Request(graph, request.types, (), config, unseen), side
+        )
+        return program, compile_program(program, config)
+
+    unseen = GraphRecord(record.name, graph)
+    with record.stage("cache"):
+        looked = Lookup(graph, config, lambda: rebuild()[1])
+    record.cache[side] = looked.outcome
+    if looked.found is not None:
+        record.programs.later(side, lambda: rebuild()[0])
+        record.add_level(f"{side}: kernels", Deferred(lambda: to_text(record.programs[side])))
+        return _finish(looked.found, looked.kernels, request, side)
     with record.stage("prims"):
-        graph = decompose(graph, policy_of(graph))
-    record.add_level(f"{side}: prims", graph)
+        prims = decompose(graph, policy_of(graph))
+    record.add_level(f"{side}: prims", prims)
     if config.verify:
-        verify(graph)
-    return compile_primitives(graph, request, side)
+        verify(prims)
+    call = compile_primitives(prims, request, side)
+    with record.stage("cache"):
+        looked.keep(record.compiled[side], kernel_names(record.programs[side]))
+    record.cache[side] = looked.outcome
+    return call
 
 
 def compile_primitives(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
     """A graph of primitives and library calls (any callable counts as one) to a callable over its inputs."""
+    record, config = request.record, request.config
+    program = to_program(graph, request, side)
+    record.add_level(f"{side}: kernels", Deferred(partial(to_text, program)))
+    with record.stage("codegen"):
+        compiled = compile_program(program, config)
+    record.programs[side] = program
+    return _finish(compiled, kernel_names(program), request, side)
+
+
+def to_program(graph: Graph, request: Request, side: str) -> Program:
+    """A graph of primitives, lowered, fused and planned."""
     record, config = request.record, request.config
     with record.stage("loops"):
         program = lower(graph)
@@ -51,13 +82,20 @@ def compile_primitives(graph: Graph, request: Request, side: str) -> Callable[..
         program = plan(program)
     if config.verify:
         verify_program(program)
-    record.add_level(f"{side}: kernels", Deferred(partial(to_text, program)))
-    with record.stage("codegen"):
-        compiled = compile_program(program, config)
-    record.programs[side], record.compiled[side] = program, compiled
+    return program
+
+
+def kernel_names(program: Program) -> list[str]:
+    """The name of each kernel step, in order."""
+    return [step.name for step in program.steps if isinstance(step, Kernel)]
+
+
+def _finish(compiled: CompiledProgram, kernels: list[str], request: Request, side: str) -> Callable[..., Any]:
+    record = request.record
+    record.compiled[side] = compiled
     record.add_level(f"{side}: host", compiled.source)
     record.add_level(f"{side}: code", Deferred(compiled.script))
-    record.kernels += [step.name for step in program.steps if isinstance(step, Kernel)]
+    record.kernels += kernels
     call = compiled.call
     call.boxed = True  # type: ignore[attr-defined]
     if side == "backward":

@@ -101,6 +101,8 @@ class Report:
                     "distinct": sum(len(c.kernels) for c in g.compiled.values()),
                     "fallback": g.fallback,
                     "notes": list(g.notes),
+                    "cache": dict(g.cache),
+                    "choice": g.choice,
                     "levels": list(g.levels),
                 }
             )

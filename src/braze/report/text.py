@@ -86,6 +86,10 @@ def _graph(g: dict[str, Any]) -> str:
     if g["fallback"]:
         lines.append(f"  runs in eager: {g['fallback']}")
     lines += [f"  CUDA graph: {note}" for note in g["notes"]]
+    if g["cache"]:
+        lines.append("  disk cache: " + ", ".join(f"{side} {what}" for side, what in g["cache"].items()))
+    if g["choice"]:
+        lines.append(f"  never slower: {g['choice']}")
     if g["kernels"]:
         lines.append(f"  {plural(g['kernels'], 'kernel')}, {g['distinct']} distinct")
     return "\n".join(lines)

@@ -367,7 +367,7 @@ def _entry(config: Config) -> int:
 
 
 def _key(text: str, target: Target) -> str:
-    return content_key(text, target.key, _versions(), str(CODEGEN_LEVEL))
+    return content_key(text, target.key, versions(), str(CODEGEN_LEVEL))
 
 
 def _object(text: str, target: Target, cache: DiskCache, key: str) -> bytes:
@@ -382,7 +382,8 @@ def _object(text: str, target: Target, cache: DiskCache, key: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _versions() -> str:
+def versions() -> str:
+    """Of what makes machine code and what it calls."""
     import llvmlite
 
     return f"llvmlite {llvmlite.__version__} torch {torch.__version__}"

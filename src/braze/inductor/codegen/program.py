@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType
 from typing import Any
 
+import torch
+
 from braze.config import Config
 from braze.inductor.loops import Buffer, Kernel, Program, canonical
 from braze.ir import to_str
+from braze.runtime import host
 from braze.runtime.cpu import Pending, Source, prepare
 from braze.runtime.cuda import load_kernels_cuda
 from braze.runtime.cuda_kernel import TritonKernel
@@ -40,6 +43,7 @@ class CompiledProgram:
     made: dict[str, Source | TritonKernel] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
+    name: str = ""
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         return self.call(list(inputs))
@@ -88,7 +92,25 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     made = {writer.kernels[key]: source for key, (_, source) in compiled.items()}
     texts = {name: source.text if isinstance(source, Source) else source.source for name, source in made.items()}
     stages = partial(_in_stages, program, functions)
-    return CompiledProgram(names["call"], text, texts, stages, made, writer.objects, writer.calls)
+    return CompiledProgram(names["call"], text, texts, stages, made, writer.objects, writer.calls, program.name)
+
+
+def load_program(
+    name: str,
+    source: str,
+    kernels: Mapping[str, Source],
+    objects: Mapping[str, Any],
+    calls: dict[int, int],
+    stages: Callable[[int, int], Any],
+    config: Config,
+) -> CompiledProgram:
+    """A program from its parts as ``CompiledProgram`` holds them, made by an earlier ``compile_program``."""
+    pending = {k: prepare(s, config) for k, s in kernels.items()}
+    code = compile(source, f"<braze host {name}>", "exec")
+    names = {"torch": torch, **host.NAMES, **objects, **{k: p.kernel() for k, p in pending.items()}}
+    exec(code, names)  # noqa: S102
+    texts = {k: s.text for k, s in kernels.items()}
+    return CompiledProgram(names["call"], source, texts, stages, dict(kernels), dict(objects), calls, name)
 
 
 def _compile_host(program: Program, text: str) -> CodeType:
