@@ -43,6 +43,8 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     record.cache[side] = looked.outcome
     if looked.found is not None:
         record.programs.later(side, lambda: rebuild()[0])
+        record.add_level(f"{side}: prims", Deferred(lambda: str(decompose(graph, policy_of(graph)))))
+        record.add_level(f"{side}: loops", Deferred(lambda: to_text(lower(decompose(graph, policy_of(graph))))))
         record.add_level(f"{side}: kernels", Deferred(lambda: to_text(record.programs[side])))
         return _finish(looked.found, looked.kernels, request, side)
     with record.stage("prims"):

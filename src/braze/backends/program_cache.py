@@ -55,6 +55,8 @@ class Lookup:
                 raise Bypass("the disk cache is off")
             if config.max_autotune:
                 raise Bypass("max-autotune measures anew")
+            if config.verify or config.debug > 1:
+                raise Bypass("every stage is to be checked or shown")
             self.key = graph_key(graph, config)
             data = _cache(config.cache_path).get(self.key)
             if data is not None:
