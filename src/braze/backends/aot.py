@@ -12,11 +12,9 @@ from braze.fake.questions import deciding
 from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
 from braze.runtime.autograd_node import make_autograd_callable
-from braze.runtime.cuda_graphs import graph_pair
 
 from .registry import Compiled, Request, built_in
-
-CompileSide = Callable[[Graph, Request, str], Callable[..., Any]]
+from .whole import CompileSide, compile_whole
 
 
 def compile_joint(
@@ -44,14 +42,14 @@ def compile_joint(
         if config.verify:
             verify_joint(joint)
             verify_aot(aot)
-        forward = compile_side(aot.forward, request, "forward")
+        whole = compile_whole(compile_side, aot.forward, request, "forward")
+    forward = whole.call
     lazy: Callable[[], Compiled] | None = None
     if aot.backward is not None:
         backward = aot.backward
         lazy = _once(partial(_compile_late, compile_side, backward, request))
     if config.cudagraphs and any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types):
-        forward, lazy, recordings = graph_pair(forward, lazy, aot.signature)
-        record.notes = recordings.notes
+        forward, lazy, record.notes = whole.recorded(lazy, aot.signature)
     compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
     return compiled
 
@@ -60,7 +58,7 @@ def _compile_late(compile_side: CompileSide, graph: Graph, request: Request) -> 
     """The backward compiled; a symbolic one that cannot be runs call by call."""
     with paused_gc(), deciding(request.graph.decide):
         try:
-            return compile_side(graph, request, "backward")
+            return compile_whole(compile_side, graph, request, "backward").call
         except Exception as e:
             if request.graph.decide is None or request.config.strict:
                 raise
