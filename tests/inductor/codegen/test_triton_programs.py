@@ -14,14 +14,17 @@ pytest.importorskip("torchvision")
 
 from triton_interpreter import Interpreter
 
-from braze.autograd import partition, trace_joint
+from braze.autograd import channels, channels_last, partition, trace_joint
 from braze.bench.models import build
 from braze.inductor.codegen.triton_emit import emit_triton
 from braze.inductor.fuse import CUDA, fuse
 from braze.inductor.loops import Kernel, Program, canonical, lower, run_kernel
 from braze.inductor.loops.interpret import allocate, run_extern, view
 from braze.ir import Graph, evaluate, interpret, map_leaves
+from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
+
+GPU = Policy(one_pass_statistics=True, max_pools=True)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, list[Any]
 
     seen: list[Any] = []
 
-    def take(request: Any, side: Any) -> Any:
+    def take(request: Any, *rest: Any) -> Any:
         seen.append(request)
         raise Stop
 
@@ -96,16 +99,17 @@ def run(program: Program, inputs: list[Any], interpreter: Interpreter, done: set
 def test_kernels_of_a_model(name: str, triton_run: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     graph, request = graphs(name, monkeypatch)
-    joint = trace_joint(lambda *xs: interpret(graph, xs), list(request.types))
+    monkeypatch.setattr(channels, "_takes_last", lambda n: n.args[1].val.rank == 4)
+    joint = channels_last(trace_joint(lambda *xs: interpret(graph, xs), list(request.types)))
     aot = partition(joint, 1.0)
     assert aot.backward is not None
     inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in request.inputs]
     done: set[str] = set()
-    out = run(fuse(lower(decompose(aot.forward)), CUDA), inputs, triton_run, done)
+    out = run(fuse(lower(decompose(aot.forward, GPU)), CUDA), inputs, triton_run, done)
     sig = aot.signature
     extras = out[sig.n_results + len(sig.mutated) :]
     places = {"input": inputs, "result": out, "extra": extras}
     saved = [places[r.kind][r.index] for r in sig.saved]
     tangents = [torch.randn(t.sizes).to(t.dtype).as_strided(t.sizes, t.strides) for t in sig.tangents]  # type: ignore[arg-type]
-    run(fuse(lower(decompose(aot.backward)), CUDA), [*saved, *tangents], triton_run, done)
+    run(fuse(lower(decompose(aot.backward, GPU)), CUDA), [*saved, *tangents], triton_run, done)
     assert len(done) > 20

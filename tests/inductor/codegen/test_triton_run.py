@@ -14,8 +14,10 @@ from triton_cases import CASES, Body, arguments, bound, every_primitive, operand
 from triton_interpreter import Interpreter
 
 from braze.inductor.codegen.triton_emit import emit_triton
-from braze.inductor.loops import run_kernel
-from braze.ir import symbol
+from braze.inductor.fuse import CUDA, fuse
+from braze.inductor.loops import Kernel, lower, run_kernel
+from braze.ir import Graph, symbol, tensor_type
+from braze.prims.decompose import decompose
 
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
 
@@ -301,3 +303,21 @@ def test_column_reductions_are_tiles(triton_run: Interpreter) -> None:
 def test_equal_layers_give_equal_code() -> None:
     codes = {emit_triton(CASES["layer_norm"](64, 96, BF16).kernel).code for _ in range(3)}
     assert len(codes) == 1
+
+
+def test_a_row_value_masked_along_the_row(triton_run: Interpreter) -> None:
+    """The address varies along one block dim, its mask along the other."""
+    g = Graph("masked")
+    x, y = g.input("x", tensor_type((2048, 1), F32)), g.input("y", tensor_type((2048, 40), F32))
+    wide = g.call(torch.ops.aten.constant_pad_nd.default, (x, [0, 39], 2.0), val=y.val)
+    product = g.call(torch.ops.aten.mul.Tensor, (wide, y), val=y.val)
+    g.outputs = (g.call(torch.ops.aten.sum.dim_IntList, (product, [1]), val=tensor_type((2048,), F32)),)
+    program = fuse(lower(decompose(g)), CUDA)
+    (kernel,) = program.steps
+    assert isinstance(kernel, Kernel)
+    a, b = torch.randn(2048, 1), torch.randn(2048, 40)
+    memory = dict(zip(program.inputs, (a, b)))
+    memory[kernel.writes[0]] = torch.full((2048,), 77.0)
+    triton_run.run(emit_triton(kernel), memory)
+    want = (torch.nn.functional.pad(a.double(), (0, 39), value=2.0) * b).sum(1)
+    assert error(memory[kernel.writes[0]], want) < 1e-6

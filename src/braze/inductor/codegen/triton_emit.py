@@ -322,7 +322,7 @@ class _Emitter:
         want = want | self.index(self.flat[i], bound)[1]
         text, dims = self.index(self.flat[i], bound, want)
         if dims != want:
-            text, dims = f"{_group(self.along(text, dims, want))} + tl.zeros({self.shape(want)}, tl.int32)", want
+            text, dims = f"{_group(text)} + tl.zeros({self.shape(want)}, tl.int32)", want  # the text is along them
         pointer = self.pointer[i.buffer]
         return (pointer if text == "0" else f"{pointer} + {_group(text)}"), dims
 
