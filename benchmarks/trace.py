@@ -1,8 +1,9 @@
 """Time to trace a 12-layer transformer's loss and gradients: the dispatch mode alone, and the whole joint graph.
 
-    python benchmarks/trace.py [--check]
+    python benchmarks/trace.py [--check] [--dynamic]
 
-One thread, garbage collection off; the minimum of the rounds counts. ``--check`` fails above the gates.
+One thread, garbage collection off; the minimum of the rounds counts. ``--check`` fails above the gates. ``--dynamic``
+adds the joint graph with a symbolic batch, and with a symbolic batch and length.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from torch import nn
 from braze.autograd import trace_joint
 from braze.fake import FakeMode, fake_from
 from braze.ir import IntLike, TensorType, evaluate, symbol, tensor_type, type_of
+from braze.ir.decisions import Decisions
 
-GATE_MODE_MS, GATE_JOINT_MS = 70.0, 200.0
+GATE_MODE_MS, GATE_JOINT_MS, GATE_DYNAMIC_MS = 70.0, 200.0, 400.0
 
 
 class Block(nn.Module):
@@ -93,6 +95,7 @@ def best(f: Callable[[], Any], rounds: int) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help=f"fail above {GATE_MODE_MS} and {GATE_JOINT_MS} ms")
+    parser.add_argument("--dynamic", action="store_true", help=f"also with symbolic sizes (gate {GATE_DYNAMIC_MS} ms)")
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -113,12 +116,26 @@ def main() -> int:
 
         return run
 
-    gates = {"mode": GATE_MODE_MS, "joint": GATE_JOINT_MS}
+    def joint(names: str) -> Callable[[], None]:
+        """The joint trace with the named sizes as inputs of the graph."""
+
+        def run() -> None:
+            decisions = Decisions()
+            shape: dict[str, IntLike] = {"b": 2, "t": 64}
+            symbols = [decisions.new(n, int(str(shape[n])), 2, 2**40) for n in names]
+            ids = tensor_type([*(shape | dict(zip(names, symbols))).values()], torch.int64)
+            trace_joint(lambda *xs: fn(*xs[len(names) :]), [*symbols, ids, *types], decide=decisions)
+
+        return run
+
+    gates = {"mode": GATE_MODE_MS, "joint": GATE_JOINT_MS, "joint, symbolic batch": GATE_DYNAMIC_MS}
     rows = {
         "mode": mode(2),
         "mode, symbolic batch": mode(symbol("b", 2, 64, hint=2)),
         "joint": lambda: trace_joint(fn, inputs),
     }
+    if args.dynamic:
+        rows |= {"joint, symbolic batch": joint("b"), "joint, batch, length": joint("bt")}
     failed = False
     for name, run in rows.items():
         first, least = best(run, args.rounds)
