@@ -123,3 +123,20 @@ def test_bert(masked: bool) -> None:
             inputs["attention_mask"][0, n // 2 :] = 0
         agree(compiled, model, exact, inputs, lambda m, kw: m(**kw).loss)
     few(compiled, 3)
+
+
+def test_rows_longer_than_what_a_kernel_keeps() -> None:
+    """Softmax keeps its exponentials on the stack where a row fits, and computes them again where it does not."""
+    f = braze.compile(lambda x: torch.softmax(x, -1), dynamic=True)
+    for rows, n in [(3, 10), (5, 4096), (2, 4097), (4, 9001)]:
+        x = torch.randn(rows, n)
+        torch.testing.assert_close(f(x), torch.softmax(x, -1))
+    few(f, 1)
+
+
+def test_transposes_of_symbolic_blocks() -> None:
+    f = braze.compile(lambda x: x.transpose(1, 2).contiguous() * 2, dynamic=True)
+    for sizes in [(4, 64, 64), (3, 17, 33), (2, 5, 100), (2, 100, 3), (2, 16, 48)]:
+        x = torch.randn(sizes)
+        torch.testing.assert_close(f(x), x.transpose(1, 2).contiguous() * 2)
+    few(f, 1)

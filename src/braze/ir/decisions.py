@@ -23,6 +23,7 @@ from .expr import (
     IntLike,
     Symbol,
     bounds,
+    cancelled,
     coefficient,
     evaluate,
     known_le,
@@ -182,6 +183,9 @@ class Decisions:
         self._facts = {(op, self.resolve(a), self.resolve(b)): v for (op, a, b), v in self._facts.items()}
 
     def _equal(self, a: IntLike, b: IntLike) -> None:
+        d, _, k = cancelled(a - b, a - b)
+        if k != 1:  # positive factors do not matter
+            a, b = d, 0
         found = _solved(a - b)
         if found is None:
             if self._divide(a - b) and self.resolve(a) - self.resolve(b) == 0:

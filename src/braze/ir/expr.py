@@ -238,6 +238,37 @@ def _call(op: str, a: IntLike, b: IntLike) -> Expr:
     return Expr({(atom,): 1})
 
 
+def cancelled(a: IntLike, b: IntLike) -> tuple[IntLike, IntLike, IntLike]:
+    """a and b without the positive factors that every term of both has, and the product of those."""
+    common: list[Atom] | None = None
+    for m in (*_terms(a), *_terms(b)):
+        left = list(m)
+        if common is None:
+            common = [x for x in left if x.lo > 0]
+            continue
+        kept = []
+        for x in common:
+            if x in left:
+                left.remove(x)
+                kept.append(x)
+        common = kept
+        if not common:
+            break
+    if not common:
+        return a, b, 1
+    return _without(a, common), _without(b, common), Expr({tuple(common): 1})
+
+
+def _without(e: IntLike, factors: list[Atom]) -> IntLike:
+    out: Terms = {}
+    for m, c in _terms(e).items():
+        left = list(m)
+        for x in factors:
+            left.remove(x)
+        out[tuple(left)] = c
+    return _make(out)
+
+
 def _split(a: IntLike, b: IntLike) -> tuple[IntLike, IntLike]:
     """a = q * b + r, with every term that is a multiple of b moved into q."""
     if not isinstance(b, Expr):
@@ -287,6 +318,10 @@ def floordiv(a: IntLike, b: IntLike) -> IntLike:
             return a // b
         if b == 1:
             return a
+    if isinstance(b, Expr):
+        x, y, k = cancelled(a, b)
+        if k != 1:
+            return floordiv(x, y)
     q, r = _split(a, b)
     lo, hi = bounds(r)
     if lo >= 0 and known_lt(r, b):
@@ -312,6 +347,10 @@ def mod(a: IntLike, b: IntLike) -> IntLike:
             return a % b
         if b == 1:
             return 0
+    if isinstance(b, Expr):
+        x, y, k = cancelled(a, b)
+        if k != 1:
+            return mod(x, y) * k
     r = _split(a, b)[1]
     if bounds(r)[0] >= 0 and known_lt(r, b):
         return r

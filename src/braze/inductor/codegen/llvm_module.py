@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from braze.inductor.loops import Kernel, canonical
 from braze.ir import IntLike, product
 from braze.runtime.cpu import Source, Target, host_target
@@ -25,21 +27,18 @@ def emit_source(kernel: Kernel, target: Target | None = None) -> Source:
     kernel = canonical(kernel).kernel
     plan = make_plan(kernel, target)
     buffers, sizes = arguments(kernel)
-    writer = Writer(plan, target)
-    writer.write()
-    b = writer.b
+    works = _works(plan, target, len(buffers), len(sizes))
     parts = [
         f"; {kernel.name}: {', '.join(dict.fromkeys(name for name, _ in kernel.origin))}",
         f'target triple = "{target.triple}"',
-        "define void @work(ptr %args, i64 %begin, i64 %end) nounwind {\nentry:",
-        *_unpack(len(buffers), len(sizes)),
-        *b.lines,
-        "  ret void\n}",
+        *(text for text, _ in works),
     ]
     units = units_of(plan)
     if not isinstance(units, int):
         parts.append(_units(plan, units, len(buffers)))
-    parts += [*b.helpers.values(), *(b.declares[k] for k in sorted(b.declares))]
+    helpers = {name: text for _, b in works for name, text in b.helpers.items()}
+    declares = {name: text for _, b in works for name, text in b.declares.items()}
+    parts += [*helpers.values(), *(declares[k] for k in sorted(declares))]
     return Source(
         name=kernel.name,
         text="\n".join(parts) + "\n",
@@ -49,6 +48,38 @@ def emit_source(kernel: Kernel, target: Target | None = None) -> Source:
         parallel=plan.parallel,
         long=cost_ns(plan.nest) > LONG_NS,
     )
+
+
+def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[str, Builder]]:
+    """``@work``, with what it takes. Where kept values have room for rows up to a limit, a second function computes them
+    again and ``@work`` looks at the row's size."""
+    if not plan.row_limit:
+        return [_work("work", plan, target, pointers, sizes)]
+    assert plan.vector is not None
+    short = _work("work_short", plan, target, pointers, sizes)
+    long = _work("work_long", replace(plan, stash={}, row_limit=0), target, pointers, sizes)
+    b, scope = Builder(), ix.Scope()
+    for k, s in enumerate(arguments(plan.nest.kernel)[1]):
+        scope.symbols[s] = V(f"%s{k}", "i64")
+    fits = b.compare("sle", ix.scalar_index(b, plan.vector.size, scope), b.const("i64", plan.row_limit))
+    lines = [
+        "define void @work(ptr %args, i64 %begin, i64 %end) nounwind {\nentry:",
+        *_unpack(pointers, sizes),
+        *b.lines,
+        f"  br {fits.typed}, label %short, label %long",
+        "short:\n  call void @work_short(ptr %args, i64 %begin, i64 %end)\n  ret void",
+        "long:\n  call void @work_long(ptr %args, i64 %begin, i64 %end)\n  ret void\n}",
+    ]
+    return [short, long, ("\n".join(lines), b)]
+
+
+def _work(name: str, plan: Plan, target: Target, pointers: int, sizes: int) -> tuple[str, Builder]:
+    writer = Writer(plan, target)
+    writer.write()
+    b = writer.b
+    kind = "" if name == "work" else "internal "
+    head = f"define {kind}void @{name}(ptr %args, i64 %begin, i64 %end) nounwind {{\nentry:"
+    return "\n".join([head, *_unpack(pointers, sizes), *b.lines, "  ret void\n}"]), b
 
 
 def units_of(plan: Plan) -> IntLike:

@@ -165,7 +165,7 @@ def declare_kept(w: Writer) -> None:
 
 def _kept_stride(w: Writer) -> int:
     """Elements between kept rows: the vector axis, padded to whole vectors."""
-    size = w.plan.vector.size if w.plan.vector else 1
+    size = w.plan.row_limit or (w.plan.vector.size if w.plan.vector else 1)
     assert isinstance(size, int)
     return -(-size // w.plan.lanes) * w.plan.lanes
 

@@ -91,6 +91,7 @@ class Plan:
     parallel: bool
     masked_tail: bool
     tile: Tile | None = None
+    row_limit: int = 0  # elements of a row that the kept values have room for, where its size is symbolic
     stash: dict[Item, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
     cuts: tuple[int, ...] = ()  # points of the vector axis where comparisons change: a loop for each piece
     streamed: int = 0  # columns whose running results are kept in memory while rows stream by (0: not done)
@@ -399,7 +400,8 @@ def find_tile(nest: Nest, vector: Axis, units: list[Axis]) -> Tile | None:
 
 def _scattered(nest: Nest, i: Load, vector: Axis) -> bool:
     step = lane_step(nest, i, vector.index)
-    return isinstance(step, int) and step not in (-1, 0, 1) and i.mask is None and not i.indirect
+    apart = step not in (-1, 0, 1) if isinstance(step, int) else step is not None and bounds(step)[0] > 1
+    return apart and i.mask is None and not i.indirect
 
 
 def _worth_threads(nest: Nest) -> bool:
@@ -439,6 +441,7 @@ def needed_in_pass(plan: Plan, number: int) -> list[Instr]:
 
 
 STASH_BYTES = 1 << 17  # of stack for kept values
+STASH_ROW = 4096  # elements of a row of symbolic size that are kept; longer rows are computed again
 STASH_COST = 4.0  # what storing and reloading costs, in simple operations
 
 
@@ -450,7 +453,9 @@ def choose_stash(plan: Plan) -> dict[Item, int]:
     kept: dict[Item, int] = {}
     points = product([a.size for a in nest.r])
     if not isinstance(points, int):
-        return {}
+        if len(nest.r) > 1:
+            return {}
+        points = plan.row_limit = STASH_ROW
     first: dict[Item, int] = {}
     for number in range(plan.last_pass + 1):
         need = needed_in_pass(plan, number)
@@ -463,6 +468,8 @@ def choose_stash(plan: Plan) -> dict[Item, int]:
         for i in need:
             first.setdefault(i, number)
     room = STASH_BYTES // (8 * (points + 64 * product_of_outer(plan)))
+    if not kept or not room:
+        plan.row_limit = 0
     best = sorted(kept, key=lambda v: -_cost(nest, v))[:room]
     return {v: kept[v] for v in best}
 

@@ -48,10 +48,10 @@ def _stage(w: Writer, tile: Tile, first: V, count: V | None) -> None:
     for n, i in enumerate(tile.loads):
         base = ix.pointer(b, i.buffer, w.nest.offsets[i], w.scope, w.levels, 99)
         step = coefficient(w.nest.offsets[i], vector.index)
-        assert isinstance(step, int)
+        assert step is not None
         rows = []
         for k in range(TILE):
-            distance = b.const("i64", k * step)
+            distance = ix.scalar_index(b, step * k, w.scope)
             if w.lanes.mask is not None and k:  # past the end: read the first row again
                 distance = b.select(b.extract(w.lanes.mask, k), distance, b.const("i64", 0))
             rows.append(ix.row_load(b, i, base, distance, TILE, mask))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, substitute, symbol, symbol_of, symbols
+from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, evaluate, substitute, symbol, symbol_of, symbols
 from braze.ir.expr import Call
 
 from .ir import Axis
@@ -186,8 +186,16 @@ def _order(axes: list[Axis], exprs: Sequence[IntLike], weights: Sequence[int]) -
 
 
 def _stride(e: IntLike, s: Symbol) -> int | None:
+    """The distance between neighbours along an axis; symbolic sizes count by their hints."""
     k = coefficient(e, s)
-    return abs(k) if isinstance(k, int) else None
+    return None if k is None else estimated(k)
+
+
+def estimated(e: IntLike) -> int | None:
+    """The absolute value of an expression of sizes, symbolic ones by their hints; None where one has none."""
+    if isinstance(e, Expr):
+        return abs(evaluate(e)) if all(s.hint is not None for s in symbols(e)) else None
+    return abs(e)
 
 
 def _before(a: list[int | None], b: list[int | None]) -> bool:

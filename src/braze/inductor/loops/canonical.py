@@ -15,9 +15,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from braze.ir import IntLike, Symbol, TensorType, bounds, substitute, symbol, symbol_of
+from braze.ir import IntLike, Symbol, TensorType, bounds, substitute, symbol, symbol_of, symbols
 
-from .axes import Access, simplify
+from .axes import Access, estimated, simplify
 from .ir import Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduce, Store, Value
 from .ref import offset_of
 
@@ -124,7 +124,7 @@ def _weight(i: Load | Store) -> int:
     """Stores decide the order of axes, then big loads; indirect accesses have no useful stride."""
     if i.indirect:
         return 0
-    n = bounds(i.buffer.type.numel)[1]
+    n = estimated(i.buffer.type.numel) or bounds(i.buffer.type.numel)[1]
     return 4 * n if isinstance(i, Store) else n
 
 
@@ -167,7 +167,11 @@ def _sym(e: IntLike) -> Symbol:
 def _digest(kernel: Kernel) -> str:
     """sha256 over the canonical kernel's printed structure: stable across processes."""
     raw, buffers = _structure(kernel)
-    text = repr((raw, [str(b.type) for b in buffers]))
+    sizes = symbols(
+        *(e for b in buffers for e in (*b.type.sizes, *b.type.strides)), *(a.size for a in kernel.x + kernel.r)
+    )
+    ranges = sorted((s.name, s.lo, s.hi) for s in sizes)  # what code may rely on; never the hints
+    text = repr((raw, [str(b.type) for b in buffers], ranges) if ranges else (raw, [str(b.type) for b in buffers]))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
