@@ -51,8 +51,8 @@ def emit_source(kernel: Kernel, target: Target | None = None) -> Source:
 
 
 def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[str, Builder]]:
-    """``@work``, with what it takes. Where kept values have room for rows up to a limit, a second function computes them
-    again and ``@work`` looks at the row's size."""
+    """``@work``, with what it takes. Where kept values have room for rows up to a limit, a second function computes
+    them again and ``@work`` looks at the row's size."""
     if not plan.row_limit:
         return [_work("work", plan, target, pointers, sizes)]
     assert plan.vector is not None
