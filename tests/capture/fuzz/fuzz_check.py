@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 import braze
+from braze.capture.bytecode import forget_bytecode
 from braze.capture.frames import reset
+from braze.capture.vm import decode, resume
 from braze.errors import CompileWarning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "vm"))
@@ -60,7 +62,7 @@ def run(module: Any, f: Any, n: int, items: list[int]) -> tuple[Any, ...]:
 
 def difference(seed: int, source: str | None = None) -> str | None:
     """What differs between eager and compiled for a seed; None if nothing does."""
-    reset()
+    _forget()
     plain, other = load(seed, source), load(seed, source)
     compiled = braze.compile(other.f, backend="eager")
     for k, (n, items) in enumerate(CALLS):
@@ -86,6 +88,15 @@ def difference(seed: int, source: str | None = None) -> str | None:
     if plain.CLOSED != other.CLOSED:
         return f"closed {plain.CLOSED} != {other.CLOSED} generators"
     return None
+
+
+def _forget() -> None:
+    """Start as a fresh process does: nothing compiled, no decoded code."""
+    reset()
+    forget_bytecode()
+    for table in (resume._CACHE, resume._ORIGINS, resume._ANALYSES, decode._DECODED):
+        table.clear()
+    linecache.cache.clear()
 
 
 def _chain(e: BaseException | None) -> list[str]:

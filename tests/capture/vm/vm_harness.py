@@ -105,7 +105,8 @@ def same(a: Any, b: Any, seen: set[int] | None = None) -> bool:
     if isinstance(a, torch.nn.Module):
         return same(vars(a), vars(b), seen)
     if isinstance(a, dict):
-        if list(a) != list(b) or not all(same(a[k], b[k], seen) for k in a):
+        pairs = zip(a.items(), b.items())
+        if len(a) != len(b) or not all(same(j, k, seen) and same(v, w, seen) for (j, v), (k, w) in pairs):
             return False
         return not hasattr(a, "__dict__") or same(vars(a), vars(b), seen)
     if isinstance(a, (list, tuple)):

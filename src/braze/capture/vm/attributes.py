@@ -18,7 +18,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .registry import FUNCTION_FIELDS, GETSETS, is_static, trusted_module
+from .registry import FUNCTION_FIELDS, GETSETS, handler_of, is_static, trusted_module
 from .signals import Raised, unsupported
 from .values.base import NONE, Const, Value
 from .values.functions import MethodValue, SuperValue
@@ -146,6 +146,8 @@ def _bind_member(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) ->
         fields = getattr(obj.cls, "__match_args__", ())
         if name in fields:
             return obj.items(vm)[fields.index(name)]
+    if name == "__dict__" and (attrs := obj.own_attrs(vm)) is not None:
+        return attrs  # type: ignore[no-any-return]
     if isinstance(obj, ObjectValue):
         if name in obj.slots:
             v = obj.slots[name]
@@ -282,6 +284,9 @@ def object_set(vm: Tracer, obj: Value, name: str, value: Value | None) -> None:
     if how is not None and isinstance(how.raw, FunctionType):
         args = [obj, Const(name)] + ([value] if value is not None else [])
         vm.call_function(FunctionValue(how.raw), args, {})
+        return
+    if how is not None and how.owner is not object and handler_of(how.raw) is not None:
+        vm.call_raw(how.raw, [obj, Const(name)] + ([value] if value is not None else []), {})
         return
     generic_set(vm, obj, name, value)
 

@@ -15,12 +15,23 @@ from .attributes import find, guard_class
 from .frame import Frame
 from .handlers.markers import is_disabled
 from .passing import passes_result
-from .registry import BREAKS, CALLS_BY_TYPE, CODE_HANDLERS, HANDLERS, handler_of, is_pure, is_torch_c, is_torch_leaf
+from .registry import (
+    BREAKS,
+    CALLS_BY_TYPE,
+    CODE_HANDLERS,
+    HANDLERS,
+    PURE_TYPES,
+    handler_of,
+    is_pure,
+    is_torch_c,
+    is_torch_leaf,
+)
 from .signals import NotConst, unsupported
 from .values.base import Value
 from .values.functions import MadeFunction
 from .values.generator import GeneratorValue
 from .values.mappings import DictValue
+from .values.objects import ObjectValue
 from .values.sequences import TupleValue
 from .values.statics import ClassValue, FunctionValue
 
@@ -182,6 +193,9 @@ def call_c(vm: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value
         except NotConst:
             unsupported(f"{name_of(function)} of an object that a graph cannot hold")
     if is_pure(function):
+        if function in _NEW and args and isinstance(args[0], ClassValue) and args[0].raw not in PURE_TYPES:
+            cls = args[0].as_const(vm)
+            return ObjectValue(cls, payload=vm.fold(_NEW[function], args[1:], kwargs))
         try:
             if isinstance(function, ClassMethodDescriptorType):
                 return vm.fold(lambda cls, *a, **k: getattr(cls, function.__name__)(*a, **k), args, kwargs)
@@ -189,6 +203,9 @@ def call_c(vm: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value
         except NotConst:
             pass
     vm.unsupported_call(function, "")
+
+
+_NEW = {cls.__new__: cls for cls in (str, int, float, bytes)}
 
 
 def _hashable(function: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from braze.capture.guards import GlobalState
 from braze.capture.sizes import SizePolicy
-from braze.capture.source import argument_count
+from braze.capture.source import Source, argument_count
 from braze.config import Config
 from braze.errors import Unsupported
 from braze.fake import FakeMode, fake_like
@@ -26,7 +26,7 @@ from .split import finish_break
 from .tracer import Plan, Tracer
 from .values.base import Value
 from .values.functions import CellValue
-from .values.statics import FunctionValue
+from .values.statics import FunctionValue, Opaque
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -137,7 +137,7 @@ class _Pass:
         func._cells = [CellValue(None, c, vm.sources.closure(i)) for i, c in enumerate(function.__closure__ or ())]
         for raw, cell in zip(function.__closure__ or (), func._cells):
             vm.remember_value(raw, cell)
-        slots = [vm.wrap(args[i], vm.sources.local(i)) for i in range(argument_count(code))]
+        slots = [_argument(vm, args[i], vm.sources.local(i)) for i in range(argument_count(code))]
         self.frame = Frame(vm, decode(code), func, list(slots))
         self.value: Value | None = None
         self.error: Break | Raised | None = None
@@ -186,6 +186,13 @@ class _Pass:
         except Break as again:
             what = f"{reason.what}, and there the frame cannot be split: {again.what}"
             return Skip(what, reason.loc, hint=reason.hint)
+
+
+def _argument(vm: Tracer, raw: Any, source: Source) -> Value:
+    try:
+        return vm.wrap(raw, source)
+    except Break as e:
+        return Opaque(raw, source, e.what)
 
 
 def _explained(e: Break) -> Unsupported:

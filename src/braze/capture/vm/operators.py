@@ -125,6 +125,9 @@ def _by_methods(vm: Tracer, op: str, a: Value, b: Value) -> Value:
         out = _try(vm, method, x, y)
         if out is not None:
             return out
+    inner = [v.payload if isinstance(v, ObjectValue) and v.payload is not None else v for v in (a, b)]
+    if inner[0] is not a or inner[1] is not b:  # of subclasses of builtins, whose own methods these are
+        return binary(vm, op, *inner)
     what = f"unsupported operand type(s) for {op}: {left.__name__!r} and {right.__name__!r}"
     vm.raise_(TypeError, what)
 
@@ -149,7 +152,10 @@ def unary(vm: Tracer, op: str, a: Value) -> Value:
         return FloatValue(function=operator.neg, args=(a,))
     if a.is_const() or isinstance(a, FloatValue):
         return vm.fold(_UNARY[op], [a])
-    if find(vm, a.pytype(vm), _UNARY_NAMES[op]) is None:
+    found = find(vm, a.pytype(vm), _UNARY_NAMES[op])
+    if isinstance(a, ObjectValue) and a.payload is not None and not (found and isinstance(found.raw, FunctionType)):
+        return unary(vm, op, a.payload)
+    if found is None:
         vm.raise_(TypeError, f"bad operand type for unary {op}: {a.pytype(vm).__name__!r}")
     return vm.call_special(a, _UNARY_NAMES[op], [])
 

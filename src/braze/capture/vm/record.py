@@ -94,6 +94,8 @@ def result(vm: Tracer, target: Any, nodes: tuple[Any, ...], named: dict[str, Any
     if isinstance(out, (tuple, list)) and _has_tensor(out):
         node = vm.graph.call(target, nodes, named, _types(out), vm.loc())
         return _items(vm, node, out)
+    if isinstance(out, (str, bytes)):
+        unsupported("the text of a tensor", "print it outside of the compiled function")
     if target in _READS or not _has_tensor(out):
         return vm.wrap(out, None)
     unsupported(f"{name_of(target)} gave a {type(out).__name__}")

@@ -31,7 +31,7 @@ from ..values.tensor import TensorValue
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
-pure(abs, hash, ord, chr, hex, oct, bin, ascii, round, complex, bytes, format)
+pure(abs, hash, ord, chr, hex, oct, bin, ascii, round, complex, bytes, type.mro)
 pure(*(f for f in vars(math).values() if callable(f)))
 _f: Any
 for _f in vars(operator).values():
@@ -145,6 +145,11 @@ def get_attr_or_none(vm: Tracer, v: Value, name: str) -> Value | None:
         if not vm.exception_matches(e.value, AttributeError):
             raise
         return None
+
+
+@handles(format)
+def format_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return vm.format_value(args[0], 0, args[1] if len(args) > 1 else None)
 
 
 @simple(hasattr)
@@ -304,17 +309,33 @@ def reversed_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(sorted)
 def sorted_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ListValue(sort_values(vm, vm.unpack(args[0]), kwargs))
+    return ListValue(sort_values(vm, unordered(vm, args[0]), kwargs))
+
+
+def unordered(vm: Tracer, v: Value) -> list[Value]:
+    """All items of an iterable, for what does not depend on the order of a set."""
+    return v.items(vm) if isinstance(v, SetValue) else vm.unpack(v)
+
+
+class _Sorted:
+    """A value that is sorted by the program's own ``<``."""
+
+    def __init__(self, vm: Tracer, value: Value) -> None:
+        self.vm, self.value = vm, value
+
+    def __lt__(self, other: _Sorted) -> bool:
+        return self.vm.compare("<", self.value, other.value).truth(self.vm)
 
 
 def sort_values(vm: Tracer, items: list[Value], kwargs: dict[str, Value]) -> list[Value]:
     """The items in order, by constant keys."""
     key = kwargs.get("key", NONE)
     plain = vm.is_none(key)
+    values = [v if plain else key.call(vm, [v], {}) for v in items]
     try:
-        keys = [(v if plain else key.call(vm, [v], {})).as_python(vm) for v in items]
+        keys: list[Any] = [v.as_python(vm) for v in values]
     except NotConst:
-        unsupported("sorting by values that are not known while compiling")
+        keys = [_Sorted(vm, v) for v in values]
     backwards = "reverse" in kwargs and kwargs["reverse"].truth(vm)
     try:
         order = sorted(range(len(items)), key=lambda i: keys[i], reverse=backwards)
@@ -344,14 +365,14 @@ def all_(vm: Tracer, v: Value) -> Value:
 @handles(sum)
 def sum_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     out = kwargs.get("start", args[1] if len(args) > 1 else Const(0))
-    for x in vm.unpack(args[0]):
+    for x in unordered(vm, args[0]):
         out = vm.binary("+", out, x)
     return out
 
 
 def _extreme(name: str, op: str) -> Any:
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        items = vm.unpack(args[0]) if len(args) == 1 else args
+        items = unordered(vm, args[0]) if len(args) == 1 else args
         key = kwargs.get("key", NONE)
         plain = vm.is_none(key)
         if not items:
@@ -519,12 +540,12 @@ def dict_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(set)
 def set_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return SetValue([x.key(vm) for x in vm.unpack(args[0])] if args else [])
+    return SetValue([x.key(vm) for x in unordered(vm, args[0])] if args else [])
 
 
 @handles(frozenset)
 def frozenset_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    keys = {x.key(vm): None for x in vm.unpack(args[0])} if args else {}
+    keys = {x.key(vm): None for x in unordered(vm, args[0])} if args else {}
     values = [vm.key_value(k) for k in keys]
     if all(v.is_const() for v in values):
         return Const(frozenset(v.as_const(vm) for v in values))

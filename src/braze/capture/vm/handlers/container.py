@@ -9,7 +9,7 @@ import torch
 
 from ..registry import HANDLERS, handles, simple
 from ..signals import NotConst, unsupported
-from ..values.base import NONE, Const, Value, boolean
+from ..values.base import NONE, NOT_IMPLEMENTED, Const, Value, boolean
 from ..values.iterators import ItemsIterator
 from ..values.objects import ObjectValue
 from ..values.sequences import DequeValue, ListValue, SequenceValue, TupleValue
@@ -199,11 +199,26 @@ def _binary(op: str) -> Any:
     return handler
 
 
+_cls: Any
 for _cls in (list, tuple):
     HANDLERS[_cls.__add__] = _binary("+")
     HANDLERS[_cls.__mul__] = _binary("*")
 HANDLERS[list.__iadd__] = _binary("+=")
 HANDLERS[list.__imul__] = _binary("*=")
+
+
+def _comparison(cls: type, op: str) -> Any:
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        a, b = (x.payload if isinstance(x, ObjectValue) and x.payload is not None else x for x in args)
+        return vm.compare(op, a, b) if issubclass(b.pytype(vm), cls) else NOT_IMPLEMENTED
+
+    return handler
+
+
+for _cls in (list, tuple, dict, set, frozenset):
+    for _name, _op in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+        if _cls is not dict or _op in ("==", "!="):
+            HANDLERS[_cls.__dict__[f"__{_name}__"]] = _comparison(_cls, _op)
 
 
 # ---- construction of tuple and list subclasses

@@ -374,6 +374,21 @@ class DictView(Value):
         rb.call(getattr(base, self.kind), [self.of])
 
 
+_ORDER = "going through a set in an order that depends on how it was made"
+
+
+def _order(keys: list[Any]) -> list[Any]:
+    """The order in which any set of these keys gives them; Break where it depends on the set's history."""
+    out = list(set(keys))
+    grown = set(range(-64, -1)) | {f"<{i}>" for i in range(64)}
+    for variant in (keys[::-1], out, out[::-1]):
+        large = grown.union(variant)
+        large -= grown
+        if list(set(variant)) != out or list(large) != out:
+            unsupported(_ORDER, "sort it first")
+    return out
+
+
 class SetValue(Value):
     """A set, or a frozenset with items that are not constants."""
 
@@ -415,7 +430,17 @@ class SetValue(Value):
         return item.key(vm) in self.keys(vm)
 
     def iterate(self, vm: Tracer) -> Value:
-        return ItemsIterator(self.items(vm), type(iter(set())))
+        """In the order of the real set, where that follows from the keys alone."""
+        keys = list(self.keys(vm))
+        if len(keys) > 1:
+            try:
+                keys = _order(
+                    [raw_key(k) for k in keys if not isinstance(k, (Value, ObjectKey)) or unsupported(_ORDER)]
+                )
+            except NotConst:
+                unsupported(_ORDER)
+            keys = [vm.internal_key(k, None, 0) for k in keys]
+        return ItemsIterator([vm.key_value(k) for k in keys], type(iter(set())))
 
     def as_python(self, vm: Tracer) -> Any:
         return self.cls(raw_key(k) for k in self.keys(vm))

@@ -40,6 +40,10 @@ class ObjectValue(Value):
     def pytype(self, vm: Tracer) -> type:
         return self.cls
 
+    def as_python(self, vm: Tracer) -> Any:
+        """Of an instance of a subclass of an immutable builtin: the builtin's value."""
+        return self.payload.as_python(vm) if isinstance(self.payload, Const) else Value.as_python(self, vm)
+
     def own_attrs(self, vm: Tracer) -> DictValue | None:
         if self.attrs is None and self.cls.__dictoffset__:
             if self.raw is None:

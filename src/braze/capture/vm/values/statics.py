@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from .functions import CellValue
 
 
+class Opaque(Value):
+    """An existing object that the interpreter cannot look into: it can only be passed on."""
+
+    __slots__ = ("raw", "reason")
+
+    def __init__(self, raw: Any, source: Source, reason: str) -> None:
+        self.source = source
+        self.raw, self.reason = raw, reason
+
+    def pytype(self, vm: Tracer) -> type:
+        unsupported(self.reason)
+
+
 class ClassValue(Const):
     """A class."""
 
