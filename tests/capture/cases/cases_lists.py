@@ -1,5 +1,7 @@
 """Lists, tuples, named tuples, deques, slices, unpacking, comprehensions."""
 
+# ruff: noqa: E501
+
 EXPRESSIONS = """
 [1, 2] + [3], [0] * 3, 2 * [1], [1] == [1], [1, 2] < [1, 3], [1] != (1,)
 items[0], items[-1], items[1:], items[::-1], items[:2], items[5:], items[-2:]

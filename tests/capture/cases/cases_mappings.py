@@ -1,5 +1,7 @@
 """Dicts, sets, default dicts, ordered dicts, counters, keys with their own hash."""
 
+# ruff: noqa: E501
+
 EXPRESSIONS = """
 d["a"], d.get("a"), d.get("zz"), d.get("zz", 5), "a" in d, "zz" not in d, len(d)
 list(d), list(d.keys()), list(d.values())[0], [k for k, v in d.items()], sorted(d)

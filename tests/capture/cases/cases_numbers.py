@@ -1,5 +1,7 @@
 """Numbers, booleans, None, comparison, ``math``, builtin functions on numbers."""
 
+# ruff: noqa: E501
+
 EXPRESSIONS = """
 n + 2 * n - 1
 n ** 2 // 2 % 5

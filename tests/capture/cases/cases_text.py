@@ -1,5 +1,7 @@
 """Strings, bytes, formatting, regular expressions."""
 
+# ruff: noqa: E501
+
 EXPRESSIONS = r"""
 s.upper(), s.lower(), s.title(), s.swapcase(), s.capitalize(), s.casefold()
 s.split(", "), s.split(), s.rsplit("o", 1), s.partition(","), s.rpartition("o"), "a\nb".splitlines()
