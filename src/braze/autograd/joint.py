@@ -306,12 +306,26 @@ def _differentiate(rec: Recorder, primals: list[Any], heads: list[FakeTensor], d
         tangent = fake_from(tangent_type(h.val), decide=decide)
         rec.input(tangent, f"tangent{i}", -1)
         tangents.append(tangent)
-    grads = iter(torch.autograd.grad(heads, wanted, tangents, allow_unused=True))
+    with _no_autocast():
+        grads = iter(torch.autograd.grad(heads, wanted, tangents, allow_unused=True))
     out: list[Node | None] = []
     for p in primals:
         g = next(grads) if _wanted(p) else None
         out.append(None if g is None else rec.lower(g))
     return out
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """A backward computes in the types that its forward chose, as eager does when it runs outside of the autocast."""
+    devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    for d in devices:
+        torch.set_autocast_enabled(d, False)
+    try:
+        yield
+    finally:
+        for d in devices:
+            torch.set_autocast_enabled(d, True)
 
 
 def tangent_type(t: TensorType) -> TensorType:

@@ -12,6 +12,7 @@ from braze.fake.questions import deciding
 from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
 from braze.runtime.autograd_node import make_autograd_callable
+from braze.runtime.host import below_autograd
 
 from .registry import Compiled, Request, built_in
 from .whole import CompileSide, compile_whole
@@ -80,4 +81,14 @@ def _once(make: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., 
 @built_in("aot_eager")
 def aot_eager(request: Request) -> Compiled:
     """Forward and backward graphs of ATen calls, run call by call in eager."""
-    return compile_joint(request, lambda graph, _request, _side: load_python(graph))
+    return compile_joint(request, _run_resolved)
+
+
+def _run_resolved(graph: Graph, _request: Request, _side: str) -> Callable[..., Any]:
+    run = load_python(graph)
+
+    def call(*inputs: Any) -> Any:
+        with below_autograd():
+            return run(*inputs)
+
+    return call

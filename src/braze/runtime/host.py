@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 empty_strided = torch.empty_strided
 as_strided = torch.as_strided
-below_autograd = torch._C._AutoDispatchBelowAutograd
+_RESOLVED = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+for _name in ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutocastCPU", "AutocastCUDA"):
+    _RESOLVED = _RESOLVED | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _name))
+below_autograd = partial(torch._C._ExcludeDispatchKeyGuard, _RESOLVED)
+"""A context below autograd and autocast: the trace has resolved both, and the caller's autocast must not cast again."""
 
 
 def restrided(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -133,8 +133,8 @@ class Staging:
         call = _Call(inputs, plan)
         token = None
         for stage in range(len(plan.inputs) - 1, 0, -1):
-            token = _Later.apply(call, stage, token, *[inputs[i] for i in plan.inputs[stage]])  # type: ignore[no-untyped-call]
-        out: tuple[Any, ...] = _First.apply(call, token, *[inputs[i] for i in plan.inputs[0]])  # type: ignore[no-untyped-call]
+            token = _Later.apply(call, stage, token, *[inputs[i] for i in plan.inputs[stage]])
+        out: tuple[Any, ...] = _First.apply(call, token, *[inputs[i] for i in plan.inputs[0]])
         return out
 
     def _make(self, ddp: Any, inputs: Sequence[Any]) -> _Plan | None:
