@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from .bench import bench
+from .bisect import bisect
+from .cache import app as cache
 from .doctor import doctor
 from .env import env
 from .explain import explain
@@ -13,6 +15,8 @@ app = typer.Typer(help="A compiler for PyTorch programs.", no_args_is_help=True,
 app.command()(bench)
 app.command()(explain)
 app.command()(doctor)
+app.command()(bisect)
+app.add_typer(cache, name="cache")
 app.command()(env)
 
 

@@ -374,3 +374,8 @@ def _run(script: Path, arguments: list[str], patches: list[Any]) -> tuple[str, f
         torch.autograd.set_detect_anomaly(anomaly)
         sys.argv, sys.path[:] = argv, path
     return error, time.perf_counter() - start
+
+
+def warm(script: Path, arguments: list[str], most_steps: int) -> str:
+    """Run a script compiled until it has made ``most_steps`` optimizer steps; how it failed, or ""."""
+    return _run(script, arguments, Observer(None, most_steps).compiled_patches())[0]
