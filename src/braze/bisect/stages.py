@@ -44,11 +44,22 @@ def _fuse(graph: Graph, inputs: Inputs) -> Any:
 
 
 def _plan(graph: Graph, inputs: Inputs) -> Any:
-    return interpret_program(plan(fuse(lower(graph))), copies(inputs))
+    values = copies(inputs)
+    return _written(interpret_program(plan(fuse(lower(graph))), values), graph, values)
 
 
 def _codegen(graph: Graph, inputs: Inputs) -> Any:
-    return compile_program(plan(fuse(lower(graph))), Config.from_env()).call(copies(inputs))
+    values = copies(inputs)
+    made = compile_program(plan(fuse(lower(graph))), Config.from_env())
+    return _written(made.call(list(values)), graph, values)
+
+
+def _written(outputs: Any, graph: Graph, values: Inputs) -> Any:
+    """Outputs that a program has written into the inputs themselves, in their places."""
+    out = list(outputs)
+    for k, i in graph.overwrites:
+        out[k] = values[i] if out[k] is None else out[k]
+    return tuple(out)
 
 
 STAGES: dict[str, Run] = {"prims": _prims, "loops": _loops, "fuse": _fuse, "plan": _plan, "codegen": _codegen}
