@@ -39,8 +39,8 @@ from braze.inductor.loops import (
     operands,
     point_level,
 )
-from braze.inductor.loops.ref import offset_of, remap
-from braze.ir import Expr, IntLike, Symbol, coefficient, product, substitute, symbol, symbol_of, tensor_type
+from braze.inductor.loops.ref import remap
+from braze.ir import Expr, IntLike, Symbol, coefficient, product, substitute, symbol, symbol_of, symbols, tensor_type
 
 from .match import complete, match
 from .passes import in_passes
@@ -83,9 +83,10 @@ def fold_columns(steps: Positioned, traits: DeviceTraits) -> Positioned:
     for g in guests:
         guest = steps[g][1]
         assert isinstance(guest, Kernel)
-        near = {k for i in _big_loads(guest) for k in touching[i.buffer]} - {g}
-        for h in sorted(near, key=lambda k: (-_shared(guest, steps[k][1]), -k)):
-            if h not in guests and _admit(hosts, order, steps, g, h, traits):
+        loads = [i.buffer for i in _big_loads(guest)]
+        near = {k for b in loads for k in touching[b]} - set(guests)
+        for h in sorted(near, key=lambda k: (-_shared(loads, steps[k][1]), -k)):
+            if _admit(hosts, order, steps, g, h, traits):
                 order.merge(h, g)
                 break
     return _rebuild(steps, hosts, traits) if hosts else steps
@@ -119,31 +120,27 @@ def _is_column_sum(k: Kernel) -> bool:
 
 def _big_loads(k: Kernel) -> list[Load]:
     """The direct loads that touch another element at every point."""
-    axes = [a.index for a in (*k.x, *k.r)]
-    return [i for i in k.body if isinstance(i, Load) and _direct(i) and all(_moves(i, s) for s in axes)]
+    axes = {a.index for a in (*k.x, *k.r)}
+    return [i for i in k.body if isinstance(i, Load) and _direct(i) and axes <= symbols(*i.index)]
 
 
 def _direct(i: Load | Store) -> bool:
     return not i.indirect and i.mask is None
 
 
-def _moves(i: Load | Store, s: Symbol) -> bool:
-    step = coefficient(offset_of(i.buffer.type, i.index), s)
-    return step is None or step != 0
-
-
 def _along(i: Load | Store, axes: tuple[Axis, ...]) -> bool:
     """True when one of the axes walks neighbouring elements."""
-    where = offset_of(i.buffer.type, i.index)
-    return any(coefficient(where, a.index) == 1 for a in axes)
+    dims = [e for e, s in zip(i.index, i.buffer.type.strides) if s == 1 and isinstance(e, Expr)]
+    return any(coefficient(e, a.index) == 1 for e in dims for a in axes)
 
 
-def _shared(guest: Kernel, host: Step) -> int:
+def _shared(loads: list[Buffer], host: Step) -> int:
     """Loads of the guest that the host makes anyway or has in registers."""
     if not isinstance(host, Kernel):
         return 0
-    mine = {*host.reads, *host.writes}
-    return sum(1 + (i.buffer in host.writes) for i in _big_loads(guest) if i.buffer in mine)
+    writes = host.writes
+    mine = {*host.reads, *writes}
+    return sum(1 + (b in writes) for b in loads if b in mine)
 
 
 def _admit(hosts: dict[int, Host], order: _Order, steps: Positioned, g: int, h: int, traits: DeviceTraits) -> bool:
@@ -199,8 +196,8 @@ def _map(guest: Kernel, host: Kernel) -> Env | None:
 def _row_major(host: Kernel, rows: frozenset[Symbol]) -> bool:
     """True when the host's big accesses are along the columns."""
     columns = tuple([a for a in (*host.x, *host.r) if a.index not in rows])
-    axes = [a.index for a in (*host.x, *host.r)]
-    big = [i for i in host.body if isinstance(i, (Load, Store)) and _direct(i) and all(_moves(i, s) for s in axes)]
+    axes = {a.index for a in (*host.x, *host.r)}
+    big = [i for i in host.body if isinstance(i, (Load, Store)) and _direct(i) and axes <= symbols(*i.index)]
     return all(_along(i, columns) for i in big)
 
 
