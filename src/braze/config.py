@@ -25,6 +25,7 @@ class Config:
     strict_random: bool = False  # eager-identical random numbers
     cudagraphs: bool = False  # set by mode
     max_autotune: bool = False  # set by mode
+    freeze: bool = False  # inference: pack weights, fold batch norms (changes are seen, save those through .data)
     never_slower: bool = False  # time eager and compiled before the first call, and keep the faster
 
     @property

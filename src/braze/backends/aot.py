@@ -19,12 +19,15 @@ from .whole import CompileSide, compile_whole
 
 
 def compile_joint(
-    request: Request, compile_side: CompileSide, arrange: Callable[[Joint], Joint] | None = None
+    request: Request,
+    compile_side: CompileSide,
+    arrange: Callable[[Joint], Joint] | None = None,
+    freeze: Callable[[Graph], Graph] | None = None,
 ) -> Compiled:
     """Trace forward and backward, split them, compile the forward now and the backward on its first use.
 
     ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph; ``arrange`` may change
-    the joint graph first.
+    the joint graph first, ``freeze`` (with the flag of its name) the forward of a program without gradients.
     """
     record, config = request.record, request.config
     graph = drop_full_masks(request.graph)
@@ -43,7 +46,9 @@ def compile_joint(
         if config.verify:
             verify_joint(joint)
             verify_aot(aot)
-        whole = compile_whole(compile_side, aot.forward, request, "forward")
+        inference = freeze is not None and config.freeze and aot.backward is None
+        ready = freeze(aot.forward) if inference and freeze is not None else aot.forward
+        whole = compile_whole(compile_side, ready, request, "forward")
     forward = whole.call
     lazy: Callable[[], Compiled] | None = None
     if aot.backward is not None:

@@ -16,6 +16,7 @@ from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
 
 from .aot import compile_joint
+from .freeze import freeze
 from .program_cache import Lookup
 from .registry import Compiled, Request, built_in
 
@@ -108,4 +109,4 @@ def _finish(compiled: CompiledProgram, kernels: list[str], request: Request, sid
 @built_in("inductor")
 def inductor(request: Request) -> Compiled:
     """Fused kernels: LLVM on CPU, Triton on CUDA."""
-    return compile_joint(request, compile_side, channels_last)
+    return compile_joint(request, compile_side, channels_last, freeze)
