@@ -47,6 +47,9 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
     results = [node] if isinstance(node.val, TensorType) else [rec.getitem(node, i) for i in range(len(node.val))]
     if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
         targets = list(targets[0])
+    written = [x.node.base for x in leaves(targets) if type(x) is FakeTensor]
+    if len(set(map(id, written))) < len(written):
+        raise Unsupported(f"{op} overwrites tensors that share memory", hint="write to them one after the other")
     _store_all(rec, op, targets, results)
 
 
