@@ -155,3 +155,41 @@ def test_a_class_of_the_traced_function() -> None:
     log = log_of(fast)
     assert log is not None and not log.breaks
     torch.testing.assert_close(fast(X, True), 3 * X.sin())
+
+
+def test_a_new_value_and_a_result_are_two_programs() -> None:
+    """The same operators, once into the input and once into a result: not one entry of the disk cache."""
+    x = torch.randn(37)
+    add = braze.compile(lambda x: x.add_(3))
+    torch.testing.assert_close(add(x.clone()), x + 3)
+    torch.testing.assert_close(braze.compile(lambda x: x + 3)(x), x + 3)
+
+
+def test_overlapping_memory() -> None:
+    def through_windows(x: Any) -> Any:
+        x.unfold(0, 2, 1)[..., :1].mul_(2)
+        return x
+
+    compare(through_windows, X, inside=False)
+    compare(lambda x: torch._foreach_add_([x, x[0]], 1.0)[0], X, inside=False)
+    windows = braze.compile(lambda x: (x * 2).unfold(0, 2, 1))(X)
+    assert windows.stride() == (5, 1, 5)  # as in eager, its elements share memory
+
+
+def test_places_in_the_storage() -> None:
+    """A view of another place in a storage is the same input."""
+    memory = torch.arange(24.0)
+    first = braze.compile(lambda x: x.as_strided((2,), (1,)))
+    assert [first(memory[i : i + 4]).tolist() for i in (4, 10)] == [[4.0, 5.0], [10.0, 11.0]]
+    given = braze.compile(lambda x: x.as_strided((2,), (1,), 5) * 1)
+    assert [given(memory[i : i + 4]).tolist() for i in (4, 10)] == [[5.0, 6.0]] * 2
+
+    def diagonal(x: Any) -> Any:
+        x.t()[1:].as_strided((2,), (5,)).add_(1)
+        return x * 2
+
+    fast = braze.compile(diagonal)
+    for i in (0, 8):
+        got, want = memory.clone(), memory.clone()
+        torch.testing.assert_close(fast(got[i : i + 8].view(2, 4)), diagonal(want[i : i + 8].view(2, 4)))
+        torch.testing.assert_close(got, want)

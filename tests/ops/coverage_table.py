@@ -10,7 +10,7 @@ import torch
 from braze.prims import coverage
 
 RIGHT = ("compiled", "opaque", "drawn")
-COLUMNS = (*RIGHT, "fell back", "wrong", "out of time")
+COLUMNS = (*RIGHT, "reads data", "fell back", "wrong", "out of time")
 
 
 def tally(results: list[dict[str, Any]], key: str) -> dict[str, Counter[str]]:
@@ -27,8 +27,11 @@ def summary(results: list[dict[str, Any]]) -> str:
     n = sum(c[k] for k in COLUMNS)
     inside = sum(c[k] for k in RIGHT)
     parts = ", ".join(f"{c[k]} {k}" for k in COLUMNS)
-    share = 100 * inside / max(n, 1)
-    return f"{n} samples: {parts}. {share:.2f}% right without falling back; {c['rejected']} that eager itself rejects."
+    share = 100 * inside / max(n - c["reads data"], 1)
+    return (
+        f"{n} samples: {parts}; and {c['rejected']} that eager itself rejects. "
+        f"{share:.2f}% right without falling back, of those that read no data."
+    )
 
 
 def _rows(found: dict[str, Counter[str]]) -> list[str]:
@@ -60,7 +63,9 @@ def page(results: list[dict[str, Any]]) -> str:
         summary(results),
         "",
         "*compiled*: primitives only. *opaque*: one graph that calls ATen kernels too. *drawn*: random or unset",
-        "values, so only types are compared. *fell back*: right, a part of it as plain Python. *wrong*: anything else.",
+        "values, so only types are compared. *reads data*: right, with a graph break where Python, or the size of a",
+        "result, needs a tensor's values (`item`, `nonzero`, `unique`). *fell back*: right, a part as plain Python.",
+        "*wrong*: anything else.",
         "",
         "## ATen overloads by class",
         "",

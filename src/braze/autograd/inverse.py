@@ -2,7 +2,7 @@
 
 ``y = x[1]; y.add_(1)`` gives x the value ``select_scatter(x, add(y, 1), 0, 1)``.  A row takes (recorder, the parent's
 present node, the view, the view's new node) and gives the parent's new node.  Views without a row are written by
-``as_strided_scatter`` into the root.
+``strided_scatter`` into the root.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from ..errors import Unsupported
 from ..ir import Node, product
+from ..prims.strided import strided_scatter
 from .layout import reshape
 
 if TYPE_CHECKING:
@@ -37,17 +38,15 @@ def scatter(rec: Recorder, value: Value, node: Node) -> Node:
 
 
 def _strided(rec: Recorder, parent: Node, value: Value, node: Node) -> Node:
-    """as_strided_scatter into the parent, whose memory the view's strides and offset describe."""
+    """A write into the parent, whose memory the view's strides and offset describe."""
     assert value.parent is not None and value.step is not None
     mine, theirs = value.type, value.parent.type
     if mine.dtype != theirs.dtype:
         raise Unsupported(f"an in-place write through {value.step.op}")
-    if any(s == 0 and n != 1 for n, s in zip(mine.sizes, mine.strides)):
-        raise Unsupported("an in-place write to a tensor whose elements share memory (an expanded one)")
     if parent.val.strides != theirs.strides:
         raise Unsupported(f"an in-place write through {value.step.op} into a tensor of another layout")
-    offset = mine.offset - theirs.offset + parent.val.offset
-    return rec.call(aten.as_strided_scatter.default, parent, node, list(mine.sizes), list(mine.strides), offset)
+    view = (list(theirs.strides), list(mine.sizes), list(mine.strides), mine.offset - theirs.offset)
+    return rec.call(strided_scatter, parent, node, *view)
 
 
 def _reshaped(rec: Recorder, parent: Node, value: Value, node: Node, args: Any, kwargs: Any) -> Node:
@@ -98,6 +97,11 @@ def _as_dtype(rec: Recorder, parent: Node, value: Value, node: Node, args: Any, 
     return rec.call(aten.view.dtype, node, parent.val.dtype)
 
 
+def _as_pairs(rec: Recorder, parent: Node, value: Value, node: Node, args: Any, kwargs: Any) -> Node:
+    packed = rec.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+    return rec.call(aten.view_as_complex.default, packed)
+
+
 def _unary(op: OpOverload) -> Row:
     def row(rec: Recorder, parent: Node, value: Value, node: Node, args: Any, kwargs: Any) -> Node:
         return rec.call(op, node)
@@ -123,7 +127,7 @@ ROWS: dict[OpOverload, Row] = {
     aten.split_with_sizes.default: _of_split,
     aten.unbind.int: _of_unbind,
     aten.view.dtype: _as_dtype,
-    aten.view_as_real.default: _unary(aten.view_as_complex.default),
+    aten.view_as_real.default: _as_pairs,
     aten.view_as_complex.default: _unary(aten.view_as_real.default),
     aten._conj.default: _unary(aten.conj_physical.default),
     aten._neg_view.default: _unary(aten.neg.default),

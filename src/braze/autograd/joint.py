@@ -12,11 +12,13 @@ from torch.autograd.function import BackwardCFunction
 
 from ..errors import Unsupported
 from ..fake import FakeMode, FakeTensor, fake_from
+from ..fake.layout import overlaps
 from ..fake.symint import Decide, refuse, to_expr, to_symint
 from ..ir import Graph, IntLike, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.decisions import Decisions, settle
 from ..ir.pause import no_saved_tensors_hooks, paused_gc
 from ..ir.types import contiguous_strides
+from ..prims.strided import strided_view
 from . import mutate, random  # noqa: F401  (they fill the recorder's table)
 from .follow import Follower
 from .freed import Freed
@@ -220,7 +222,8 @@ def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[
         if base.input >= 0 and o is source:
             return OutputSpec("input", base.input, (), o.requires_grad)
         flagged = _flagged(o.node.chain)
-        if base.input < 0 and (o is source or len(grouped[base]) == 1 and flagged is not True):
+        alone = len(grouped[base]) == 1 and flagged is not True and not overlaps(o.val.sizes, o.val.strides)
+        if base.input < 0 and (o is source or alone):
             return OutputSpec("result", result(o), (), _tracked(o))
         if source is None:
             raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
@@ -228,7 +231,7 @@ def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[
             raise Unsupported("a real view of a conjugate is returned together with what it is a view of")
         if not _replayable(o, source):
             return OutputSpec("result", result(o), (), _tracked(o))
-        views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)  # a view of all is another tensor
+        views = _views(o)
         outside = o.requires_grad and not _tracked(o)
         if base.input >= 0:
             return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside)
@@ -249,8 +252,19 @@ def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputS
     base: Value = o.node.base
     if o is base.fake or base.fake is None:
         return OutputSpec("result", result(o), freed=True)
-    views = o.node.chain or (ViewStep(torch.ops.aten.alias.default),)
-    return OutputSpec("result", result(base.fake), views, freed=True)
+    return OutputSpec("result", result(base.fake), _views(o), freed=True)
+
+
+def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
+    """The steps from the memory's owner; a view of all of it is another tensor."""
+    first = o.node.base.type.offset
+    steps = []
+    for step in o.node.chain:
+        if step.op is torch.ops.aten.as_strided.default:  # absolute, and this call's memory starts elsewhere
+            sizes, strides, offset = step.args
+            step = ViewStep(strided_view, (sizes, strides, offset - first))
+        steps.append(step)
+    return tuple(steps) or (ViewStep(torch.ops.aten.alias.default),)
 
 
 def _flagged(chain: tuple[ViewStep, ...]) -> bool | None:

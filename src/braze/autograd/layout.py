@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from ..errors import Unsupported
 from ..fake.layout import is_dense, less, view_strides
 from ..ir import IntLike, Node, TensorType, contiguous_strides
+from ..prims.strided import strided_scatter
 
 if TYPE_CHECKING:
     from .record import Recorder
@@ -57,7 +58,7 @@ def relayout(rec: Emits, node: Node, want: TensorType, old: Node) -> Node:
         raise Unsupported("an in-place write to a tensor whose elements share memory (an expanded one)")
     if not same_strides(sizes, old.val.strides, strides):
         raise Unsupported("a second layout of a tensor with gaps in its memory")
-    return rec.call(aten.as_strided_scatter.default, old, node, list(sizes), list(strides), old.val.offset)
+    return rec.call(strided_scatter, old, node, list(strides), list(sizes), list(strides), 0)
 
 
 def _outermost_first(strides: Sequence[IntLike]) -> list[int]:

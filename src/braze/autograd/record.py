@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from .. import ir
 from ..errors import Unsupported
 from ..fake import FakeTensor, fake_like, rule_for
+from ..fake.layout import overlaps
 from ..fake.questions import called
 from ..fake.symint import Decide, refuse, to_expr
 from ..ir import Graph, Loc, Node, TensorType, ViewStep
@@ -137,7 +138,7 @@ class Recorder:
     def _settled(self, tree: Any) -> Any:
         return self.decide.put(tree) if isinstance(self.decide, Decisions) else tree
 
-    def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    def call(self, op: Any, *args: Any, **kwargs: Any) -> Node:
         """Append a functional ATen call on nodes; its val comes from the shape rule."""
         return self.emit(op, args, kwargs, self.infer(op, args, kwargs))
 
@@ -199,6 +200,11 @@ class Recorder:
         value: Value = fake.node
         if value.base.input == CONSTANT:
             raise Unsupported("a tensor that is no input is overwritten", hint="pass it as an argument")
+        at: Value | None = value
+        while at is not None:
+            if overlaps(at.type.sizes, at.type.strides):
+                raise Unsupported("an in-place write to a tensor whose elements share memory")
+            at = at.parent
         if value.type.sizes != fake.val.sizes:
             self._resized(value, fake)
         self._store(value, node)
@@ -316,6 +322,8 @@ def _absolute(value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     offset = args[2] if len(args) > 2 else kwargs.get("storage_offset")
     if value.base.type.dtype != value.type.dtype:
         raise Unsupported("as_strided of a tensor viewed as another dtype")
+    if offset is not None and value.base.input >= 0:
+        raise Unsupported("as_strided of an input at a place in its storage, which may be another in the next call")
     return value.base, (list(size), list(stride), value.type.offset if offset is None else offset)
 
 

@@ -99,6 +99,7 @@ def graph_key(graph: Graph, config: Config) -> str:
         args = _text((n.args, n.kwargs), numbers) if n.op == "call" else ""
         parts.append(f"{n.op} {target} {args} {_text(n.val, numbers)} {_text(n.tags, numbers)}")
     parts.append(_text(graph.outputs, numbers))
+    parts.append(f"overwrites {graph.overwrites}")
     flags = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in IRRELEVANT}
     about = (repr(sorted(flags.items())), str(torch.get_num_threads()), host_target().key, versions(), own_files())
     return content_key("\n".join(parts), *about)

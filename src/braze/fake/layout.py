@@ -285,3 +285,18 @@ def forget() -> None:
 
 
 FORGETTERS.append(forget)
+
+
+def overlaps(sizes: Ints, strides: Ints) -> bool:
+    """Whether elements may share memory. Symbolic strides are those of views that do not make that happen."""
+    if any(isinstance(n, int) and n == 0 for n in sizes):
+        return False
+    pairs = [(s, n) for n, s in zip(sizes, strides) if not (isinstance(n, int) and n == 1)]
+    if not all(isinstance(x, int) for pair in pairs for x in pair):
+        return any(isinstance(s, int) and s == 0 for s, _ in pairs)
+    end = 1
+    for stride, size in sorted(pairs):  # type: ignore[type-var]
+        if stride < end:  # type: ignore[operator]
+            return True
+        end += (size - 1) * stride  # type: ignore[assignment]
+    return False

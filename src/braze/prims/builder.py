@@ -24,7 +24,7 @@ import torch
 
 from braze.fake.layout import broadcast as broadcast_sizes
 from braze.fake.promote import result_type
-from braze.ir import Expr, Graph, IntLike, Node, TensorType, known_eq, product
+from braze.ir import Expr, Graph, IntLike, Node, TensorType, contiguous_strides, known_eq, product
 
 from .elementwise import DTYPES, FLOATS
 from .prim import PRIMS, Prim
@@ -294,6 +294,9 @@ class Builder:
         """A tensor of one value, which is rounded to dtype here."""
         if isinstance(value, (bool, int, float)):
             value = rounded(value, dtype)
+        if dtype.is_complex:
+            val = TensorType(tuple(sizes), contiguous_strides(tuple(sizes)), dtype, device)
+            return self.graph.call(_aten.full.default, (list(sizes), value), {"dtype": dtype, "device": device}, val)
         return self.call(_FULL, tuple(sizes), value, dtype, device)
 
     def full_like(self, x: TensorType, value: Any) -> Node:

@@ -244,7 +244,7 @@ def _root(node: Node) -> Node:
     while node.op == "call":
         t = node.target
         if isinstance(t, Prim):
-            if t.family != "view" or t.name == "flip":
+            if t.family != "view":
                 break
         elif t is operator.getitem:
             if not _is_view(node.args[0].target):
