@@ -4,7 +4,8 @@
 
 For each model: the loss and gradients of one step in float32 (tiny size) against eager; training steps/s in bf16
 autocast (full size) for eager, inductor and nvfuser; cold compile seconds; how many fusions there are, how many
-distinct ones, and how many of them nvFuser refused at run time.  One reproducer is written beside the results.
+distinct ones, and how many of them nvFuser refused at run time.  Each measurement
+has a process of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import argparse
 import copy
 import json
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -93,28 +96,40 @@ def speed(name: str, steps: int, rounds: int) -> dict[str, Any]:
     return out
 
 
+def apart(what: str, name: str, args: argparse.Namespace) -> Any:
+    """One measurement in a process of its own: a crash of nvFuser ends only that."""
+    command = [sys.executable, "-X", "faulthandler", __file__, "--one", what, "--cases", name]
+    command += ["--steps", str(args.steps), "--rounds", str(args.rounds)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
+    except subprocess.TimeoutExpired:
+        return f"not finished in {args.limit} s"
+    if done.returncode:
+        return f"exit {done.returncode}: {done.stderr[-1500:]}"
+    sys.stderr.write("\n".join(line for line in done.stderr.splitlines() if "nvFuser cannot" in line))
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="bert,hybrid,resnet50")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds a measurement")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.one:
+        print(json.dumps(check(args.cases) if args.one == "errors" else speed(args.cases, args.steps, args.rounds)))
+        return
     results: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name()}
     for what in ("errors", "speed"):
         for name in args.cases.split(","):
-            backend._fusions.clear()
             row = results.setdefault(name, {})
-            try:
-                row[what] = check(name) if what == "errors" else speed(name, args.steps, args.rounds)
-            except Exception as e:
-                row[what] = f"{type(e).__name__}: {e}"[:600]
+            row[what] = apart(what, name, args)
             print(name, what, json.dumps(row[what]), flush=True)
             if args.out:
                 Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
-                if backend._fusions:
-                    first = max(backend._fusions, key=len)
-                    Path(args.out).with_suffix(".reproducer.txt").write_text(repr(backend._fusions[first]))
 
 
 if __name__ == "__main__":

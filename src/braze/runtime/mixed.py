@@ -54,12 +54,12 @@ def joined(host: Compiled, device: Compiled, split: Split, steady: bool = False)
 
     crossing = sum(count for _, count in split.packs) + split.moved
 
-    def call(*inputs: Any) -> list[Any]:
+    def call(*inputs: Any) -> tuple[Any, ...]:
         found = _call(host, [inputs[i] for i in split.host_inputs])
         outs = list(_call(device, [*[inputs[i] for i in split.device_inputs], *send(found[:crossing])]))
         for k, value in zip(split.host_outputs, found[crossing:]):
             outs[k] = value
-        return outs
+        return tuple(outs)  # autograd takes a list for one gradient
 
     return call
 
