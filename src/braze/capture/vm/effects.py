@@ -77,6 +77,7 @@ class Effects:
         self.context: dict[Any, Value | None] = {}  # context variables, as the trace sees them
         self.context_before: dict[Any, Value | None] = {}
         self.context_writes: dict[Any, ContextWrite] = {}
+        self.held: dict[Value, list[DeferredCall]] = {}  # locks taken in the trace
 
     def touch(self, v: Value) -> None:
         """Note a write to an existing object; call before the first one."""
@@ -85,6 +86,20 @@ class Effects:
     def defer(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
         """Call a real function with these arguments after the graph."""
         self.touched[DeferredCall(function, args, kwargs)] = None
+
+    def hold(self, cls: Any, lock: Value) -> None:
+        """Take a lock after the graph, unless it is let go before."""
+        call = DeferredCall(cls.acquire, [lock], {})
+        self.touched[call] = None
+        self.held.setdefault(lock, []).append(call)
+
+    def let_go(self, cls: Any, lock: Value) -> None:
+        """Release a lock: undo the last ``hold``, or release it after the graph when it was held before the trace."""
+        calls = self.held.get(lock)
+        if calls:
+            del self.touched[calls.pop()]
+        else:
+            self.defer(cls.release, [lock], {})
 
     def deferred(self) -> list[DeferredCall]:
         return [v for v in self.touched if isinstance(v, DeferredCall)]

@@ -319,17 +319,25 @@ def _deepcopy(vm: Tracer, v: Value, memo: dict[Value, Value]) -> Value:
     unsupported(f"copy.deepcopy() of a {v.pytype(vm).__name__}", "copy outside of the compiled function")
 
 
-_Lock, _RLock = type(threading.Lock()), type(threading.RLock())
-
-
-def _lock(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Tracing runs no other user code meanwhile: a lock that is free is taken and released without effect."""
+def _acquire(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Tracing runs no other user code meanwhile: a lock that is released again has no effect. One that is still held
+    where the trace ends is taken there, for the code that follows."""
+    if len(args) > 1 or kwargs:
+        unsupported("taking a lock with a time limit")
+    vm.effects.hold(args[0].pytype(vm), args[0])
     return Const(True)
 
 
-for _cls in (_Lock, _RLock):
-    for _name in ("acquire", "release", "__enter__", "__exit__"):
-        HANDLERS[_cls.__dict__[_name]] = _lock if _name in ("acquire", "__enter__") else (lambda vm, args, kwargs: NONE)
+def _release(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    vm.effects.let_go(args[0].pytype(vm), args[0])
+    return NONE
+
+
+for _cls in (type(threading.Lock()), type(threading.RLock())):
+    for _name in ("acquire", "__enter__"):
+        HANDLERS[_cls.__dict__[_name]] = _acquire
+    for _name in ("release", "__exit__"):
+        HANDLERS[_cls.__dict__[_name]] = _release
 
 
 @handles(weakref.ref)
