@@ -22,6 +22,10 @@ class SymbolicFailure(BrazeError):
     """A graph with symbolic sizes could not be compiled: capture takes the sizes of the call at hand instead."""
 
 
+class SizeFixed(Unsupported):
+    """A size that was marked dynamic with ``strict=True`` is needed as a number. Raised, not fallen back from."""
+
+
 class UnsupportedDevice(Unsupported):
     """A tensor lives on a device that braze generates no code for. Raised, not fallen back from: nothing would run."""
 

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch
 
 from braze import _C  # type: ignore[attr-defined]
-from braze.errors import CompileWarning, SymbolicFailure, Unsupported, UnsupportedDevice
+from braze.errors import CompileWarning, SizeFixed, SymbolicFailure, Unsupported, UnsupportedDevice
 from braze.events import CompileLog, GuardFailure, Recompile, stage_logger
 from braze.ir.pause import no_saved_tensors_hooks
 
@@ -193,7 +193,7 @@ class Session(_C.Session):  # type: ignore[misc]
                 got = self.capture(code, frame.function, tuple(frame.args), self)
         except Exception as e:
             settings = self.pipeline.settings
-            if settings.fullgraph or settings.config.strict or isinstance(e, UnsupportedDevice):
+            if settings.fullgraph or settings.config.strict or isinstance(e, (UnsupportedDevice, SizeFixed)):
                 raise
             if isinstance(e, Unsupported):
                 self.log.add_break(e.what, None, e.hint)

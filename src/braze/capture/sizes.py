@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from braze.errors import Unsupported
+from braze.errors import SizeFixed
 from braze.events import SizeNote
 from braze.ir import Expr, Graph, IntLike, Loc, Symbol, symbol_of, symbols
 from braze.ir.decisions import Decision, Decisions
@@ -179,7 +179,7 @@ class FrameSizes(Decisions):
                 if choice.strict:
                     self.strict.add(str(sizes[d]))
             elif choice.strict:
-                raise Unsupported(f"{source.size(d).name()} was marked dynamic (strict), but {choice.reason}")
+                raise SizeFixed(f"{source.size(d).name()} was marked dynamic (strict), but {choice.reason}")
             elif choice.reason:
                 self.notes.append(SizeNote(source.size(d).name(), str(t.shape[d]), choice.reason))
         strides = follow(sizes, t.shape, t.stride())
@@ -191,13 +191,13 @@ class FrameSizes(Decisions):
     # -- what it takes for granted
 
     def guards(self) -> list[Any]:
-        """The guards of everything taken for granted. Raises Unsupported where a strict mark is not kept."""
+        """The guards of everything taken for granted. Raises SizeFixed where a strict mark is not kept."""
         for name in self.strict:
             now = self._is.get(name)
             if isinstance(now, int):
                 where = next((str(d.loc) for d in self.taken if str(d.lhs) == name and d.op == "=="), "")
                 what = f"{self.sources[name].name()} was marked dynamic (strict), but the program needs it to be {now}"
-                raise Unsupported(what, where)
+                raise SizeFixed(what, where)
         out: list[Any] = []
         for name, source in self.sources.items():
             now = self._is.get(name)
