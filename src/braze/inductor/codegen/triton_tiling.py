@@ -323,9 +323,9 @@ def _outer_launches(rows: int, r: int, whole: bool, card: Card, loads: int) -> l
     while xb > 32 and _ceil(rows, xb) < card.sms:
         xb //= 2
     if not whole:
-        tall = _rows(xb, min(pow2(r), 4096 // xb), 16)
+        tall, narrow = _rows(xb, min(pow2(r), 4096 // xb), 16), _rows(32, min(pow2(r), 64), 8)
         short = _rows(xb, min(pow2(r), 16 if loads == 1 else 32), max(4, xb // 8))
-        return [short, tall] if _ceil(rows, xb) >= 3 * card.sms else [tall, short]
+        return [short, tall] if _ceil(rows, xb) >= 3 * card.sms else [narrow, tall, short]
     rb = pow2(r)
     while xb > 16 and xb * rb > 8192:
         xb //= 2

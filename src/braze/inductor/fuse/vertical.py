@@ -7,12 +7,13 @@ read it, because those allow whole-row fusion.
 
 from __future__ import annotations
 
-from .cluster import Cluster, Clusters
+from .cluster import Cluster, Clusters, Index
 from .legality import allowed, row_fits, unify
 from .ops import Analysis, nbytes
 from .traits import STORED_ANYWAY, DeviceTraits, Reason
 
 Log = list[tuple[int, int, Reason]]
+MOST_LOADS = 8  # of a pointwise cluster that column sums take in: more would leave the sums no registers
 
 
 def grow(analysis: Analysis, traits: DeviceTraits, log: Log | None = None) -> Clusters:
@@ -46,7 +47,15 @@ def join_columns(clusters: Clusters, traits: DeviceTraits, log: Log | None = Non
 
 
 def _stores_columns(p: Cluster) -> bool:
-    return not p.closed and (not p.r or p.column)
+    if p.closed or (p.r and not p.column):
+        return False
+    loads = [i for b, places in p.loads.items() if 8 * nbytes(b) >= p.points for i in _distinct(places)]
+    return len(loads) <= MOST_LOADS
+
+
+def _distinct(places: list[Index | None]) -> list[Index | None]:
+    """The places, each once; masked and indirect ones (None) count one by one."""
+    return [*{p for p in places if p is not None}, *(p for p in places if p is None)]
 
 
 def _serves_only(clusters: Clusters, p: Cluster, c: Cluster) -> bool:
