@@ -14,6 +14,7 @@ from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
 from braze.ir import Graph, TensorType, verify
 from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
+from braze.runtime.cuda import warm_up
 
 from .aot import compile_joint
 from .freeze import freeze
@@ -48,6 +49,7 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
         record.add_level(f"{side}: loops", Deferred(lambda: to_text(lower(decompose(graph, policy_of(graph))))))
         record.add_level(f"{side}: kernels", Deferred(lambda: to_text(record.programs[side])))
         return _finish(looked.found, looked.kernels, request, side)
+    _start_compilers(request)
     with record.stage("prims"):
         prims = decompose(graph, policy_of(graph))
     record.add_level(f"{side}: prims", prims)
@@ -109,4 +111,13 @@ def _finish(compiled: CompiledProgram, kernels: list[str], request: Request, sid
 @built_in("inductor")
 def inductor(request: Request) -> Compiled:
     """Fused kernels: LLVM on CPU, Triton on CUDA."""
+    config = request.config
+    if not (config.disk_cache and (config.cache_path / "programs").exists()):
+        _start_compilers(request)  # while the graph is traced; with a cache, only if it has no such program
     return compile_joint(request, compile_side, channels_last, freeze)
+
+
+def _start_compilers(request: Request) -> None:
+    """Start the processes that compile GPU kernels, when the graph will need them."""
+    if any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types):
+        warm_up(request.config)

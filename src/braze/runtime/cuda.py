@@ -163,8 +163,8 @@ _LOADED: dict[tuple[TritonKernel, int], Kernel] = {}
 _LOCK = threading.Lock()
 
 
-def warm_up(config: Config | None = None, count: int = 4) -> None:
-    """Start compile processes before there is anything to compile."""
+def warm_up(config: Config | None = None, count: int = 16) -> None:
+    """Start up to ``count`` compile processes before there is anything to compile: they import triton meanwhile."""
     pool(worker_count(config or Config.from_env())).warm(count)
 
 
