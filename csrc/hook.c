@@ -54,7 +54,7 @@ typedef struct {
 } Entry;
 
 typedef struct {
-    bool skip;           /* never of interest, in any session */
+    int skip;            /* never of interest, in any session: 1 this frame, 2 all below it, too */
     uint32_t changes;    /* bumped when the entries change */
     Py_ssize_t n, room;
     Entry **entries;
@@ -335,13 +335,22 @@ static int ask(Session *session, PyCodeObject *code, PyObject *function, PyObjec
     return again;
 }
 
+/* The original, with the hook off where the code is marked so. */
+static PyObject *run_skipped(PyThreadState *ts, _PyInterpreterFrame *f, Extra *x) {
+    if (x == NULL || x->skip != 2) return run_original(ts, f, 0);
+    void *paused = braze_pause();
+    PyObject *result = run_original(ts, f, 0);
+    braze_resume(paused);
+    return result;
+}
+
 static PyObject *hook(PyThreadState *ts, _PyInterpreterFrame *f, int throwflag) {
     Session *session = active;
     if (session == NULL || throwflag || f->owner != FRAME_OWNED_BY_THREAD) return run_original(ts, f, throwflag);
     PyCodeObject *code = FRAME_CODE(f);
     Extra *x = peek_extra(code);
     const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
-    if (x != NULL && x->skip) return run_original(ts, f, 0);
+    if (x != NULL && x->skip) return run_skipped(ts, f, x);
     if ((code->co_flags & wanted) != wanted || FRAME_IP(f) != START_IP(code)) return run_original(ts, f, 0);
     PyObject *function = FRAME_FUNC(f), *inputs = NULL;
     Entry *e = x ? lookup(x, session, (PyFunctionObject *)function, f->localsplus, &inputs) : NULL;
@@ -355,7 +364,7 @@ static PyObject *hook(PyThreadState *ts, _PyInterpreterFrame *f, int throwflag) 
         x = again ? get_extra(code, false) : NULL;
         e = x ? lookup(x, session, (PyFunctionObject *)function, f->localsplus, &inputs) : NULL;
     }
-    if (e == NULL) return run_original(ts, f, 0);
+    if (e == NULL) return run_skipped(ts, f, peek_extra(code));
     PyCodeObject *replacement = (PyCodeObject *)e->code;
     if (replacement == NULL) {
         Py_DECREF(e);
@@ -623,7 +632,7 @@ static PyObject *m_skip(PyObject *m, PyObject *args) {
     (void)m;
     PyObject *code;
     int on = 1;
-    if (!PyArg_ParseTuple(args, "O!|p", &PyCode_Type, &code, &on)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!|i", &PyCode_Type, &code, &on)) return NULL;
     Extra *x = get_extra((PyCodeObject *)code, true);
     if (x == NULL) return NULL;
     x->skip = on;
@@ -668,7 +677,7 @@ static PyMethodDef functions[] = {
      "add_entry(code, session, guard, replacement, info): guard None is always valid, replacement None the original."},
     {"entries", m_entries, METH_O, "entries(code): the entries of a code object, most recently used first."},
     {"remove_entries", m_remove_entries, METH_VARARGS, "remove_entries(code, session_id=0, entry=None): 0 is every session."},
-    {"skip", m_skip, METH_VARARGS, "skip(code, on=True): never look at this code again, in any session."},
+    {"skip", m_skip, METH_VARARGS, "skip(code, on=1): never look at this code again, in any session; 2: nor at what it calls."},
     {"is_skipped", m_is_skipped, METH_O, "is_skipped(code)."},
     {"active", m_active, METH_NOARGS, "The session that is on in this thread, or None."},
     {"installed", m_installed, METH_NOARGS, "Whether the interpreter runs the hook."},

@@ -3,6 +3,8 @@
 from . import bench
 from .api import compile  # noqa: A004
 from .backends import list_backends, register_backend
+from .capture.directives import allow_in_graph, assume_constant, disable, graph_break, is_compiling
+from .capture.frames import reset
 from .capture.markers import mark_dynamic, mark_static
 from .config import Config
 from .errors import BrazeError, CompileWarning, Unsupported
@@ -14,11 +16,17 @@ __all__ = [
     "CompileWarning",
     "Config",
     "Unsupported",
+    "allow_in_graph",
+    "assume_constant",
     "bench",
     "compile",
+    "disable",
     "explain",
+    "graph_break",
+    "is_compiling",
     "list_backends",
     "mark_dynamic",
     "mark_static",
     "register_backend",
+    "reset",
 ]

@@ -30,7 +30,7 @@ from braze.errors import CompileWarning, SizeFixed, SymbolicFailure, Unsupported
 from braze.events import CompileLog, GuardFailure, Recompile, stage_logger
 from braze.ir.pause import no_saved_tensors_hooks
 
-from . import vm
+from . import directives, vm
 from .captured import Captured, CaptureFunction, Skip
 from .guards import MISSING, GuardSet, IdIs, Length, TypeIs, failure
 from .native import bind
@@ -39,6 +39,7 @@ from .remedies import remedy, what
 from .sizes import SizePolicy
 from .skip import skip_reason
 from .source import FrameSources, FrameValues, LocalSource
+from .vm.handlers.markers import runs_quietly
 
 logger = logging.getLogger("braze")
 OBJECTS_PER_CODE = 16  # root objects for which one code object may have a full set of versions
@@ -108,7 +109,7 @@ class Session(_C.Session):  # type: ignore[misc]
         """A frame without a version that fits. True: look again, there is one now. False: run the original."""
         if code is not self.root and skip_reason(code) is not None:
             _remember(code, _codes)
-            _C.skip(code)
+            _C.skip(code, directives.QUIET if runs_quietly(code) else directives.SKIP)
             return False
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack() or _transformed():
             return False  # under a mode the user's code runs as it is, this time

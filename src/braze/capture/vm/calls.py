@@ -7,13 +7,15 @@ from types import ClassMethodDescriptorType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from braze.capture import directives
 from braze.capture.higher_order import plain_form
 from braze.capture.skip import wrapper_file
 
 from .attributes import find, guard_class
 from .frame import Frame
-from .handlers.markers import is_disabled
+from .handlers.markers import is_disabled, is_graph_break
 from .passing import passes_result
 from .registry import (
     BREAKS,
@@ -70,12 +72,41 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
         stand_in = CODE_HANDLERS.get(raw.__code__)
         if stand_in is not None:
             return stand_in(vm, f, args, kwargs)
+        if raw.__name__ == "graph_break" and is_graph_break(raw):
+            unsupported("graph_break()", "remove the call")
+        if raw.__dict__:
+            marked = marked_call(vm, f, args, kwargs)
+            if marked is not None:
+                return marked
         if raw.__dict__ and is_disabled(raw):
-            unsupported(f"{raw.__qualname__}(), which is marked with torch.compiler.disable")
+            unsupported(f"{raw.__qualname__}(), which is marked with braze.disable or torch.compiler.disable")
     return inline(vm, f, args, kwargs)
 
 
 @passes_result
+def marked_call(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A call of a function that ``allow_in_graph`` or ``assume_constant`` has marked; None for others."""
+    raw = f.function()
+    if directives.ALLOWED in raw.__dict__:
+        f.as_const(vm)
+        try:
+            return vm.record(raw, args, kwargs)
+        except NotConst:
+            unsupported(f"{raw.__qualname__}(), which is allowed in graphs, with an argument that a graph cannot hold")
+    if directives.CONSTANT in raw.__dict__:
+        f.as_const(vm)
+        try:
+            real, named = [a.as_python(vm) for a in args], {k: a.as_python(vm) for k, a in kwargs.items()}
+        except NotConst:
+            unsupported(f"{raw.__qualname__}(), which is assumed constant, with an argument not known while compiling")
+        with _disable_current_modes():
+            result = raw(*real, **named)
+        if isinstance(result, torch.Tensor):
+            return vm.wrap(result, vm.sources.const(result, f"{raw.__qualname__}()"))
+        return vm.wrap_frozen(result, f"{raw.__qualname__}()")
+    return None
+
+
 def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Interpret the function's code in a frame of its own."""
     code = f.code

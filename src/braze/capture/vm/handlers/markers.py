@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+
+from braze import _C  # type: ignore[attr-defined]
+from braze.capture import directives
 
 _DISABLED = "_torch" + "dynamo_disable"
 _SCRIPTED = "_torch" + "dynamo_inline"
@@ -15,9 +18,32 @@ _SCRIPTED = "_torch" + "dynamo_inline"
 DISABLED_BY_TORCH = getattr(torch, "_disable_" + "dynamo")(lambda: None).__code__
 
 
+_PEER = "torch._" + "dynamo"
+
+
 def is_disabled(function: FunctionType) -> bool:
-    """Whether ``torch.compiler.disable`` was applied to the function."""
-    return bool(function.__dict__.get(_DISABLED, False))
+    """Whether ``braze.disable`` or ``torch.compiler.disable`` was applied to the function. The latter's mark on a
+    function itself (without a wrapper) is told to the frame hook."""
+    if directives.DISABLED in function.__dict__:
+        return True
+    if not function.__dict__.get(_DISABLED, False):
+        return False
+    if not runs_quietly(function.__code__):
+        _C.skip(function.__code__, directives.SKIP)
+    return True
+
+
+def runs_quietly(code: CodeType) -> bool:
+    """Whether a code object is a wrapper of torch's own compiler: what runs under it is not braze's to capture."""
+    name = code.co_filename.replace("\\", "/")
+    return name.endswith(_PEER.replace(".", "/") + "/eval_frame.py")
+
+
+def is_graph_break(function: FunctionType) -> bool:
+    """Whether the function is a ``graph_break()``."""
+    if function is directives.graph_break:
+        return True
+    return function.__name__ == "graph_break" and function.__module__.startswith(_PEER)
 
 
 def scripted(obj: Any) -> Any:

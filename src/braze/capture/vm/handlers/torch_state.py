@@ -16,6 +16,8 @@ import torch.overrides
 import torch.utils.checkpoint
 from torch import nn
 
+from braze.capture import directives
+
 from ..passing import passes_result
 from ..registry import BREAKS, HANDLERS, handles
 from ..signals import NotConst, unsupported
@@ -50,6 +52,11 @@ _constant(
 )
 _constant(FALSE, torch.backends.mha.get_fastpath_enabled)  # whole layers as one kernel: their parts fuse better
 _constant(NONE, torch._C._log_api_usage_once)
+
+
+@handles(directives.is_compiling)
+def braze_is_compiling(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return TRUE
 
 
 @handles(torch.compiler.is_compiling, getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling))
