@@ -100,7 +100,8 @@ _SLEEF = (
 def _sleef_names() -> list[str]:
     accuracy = {"erfc": "_u15", "nextafter": ""}
     shapes = ("f16", "f8", "f4", "d8", "d4", "d2")
-    return [f"Sleef_{f}{s}{accuracy.get(f, '_u10')}" for f in _SLEEF for s in shapes]
+    names = [f"Sleef_{f}{s}{accuracy.get(f, '_u10')}" for f in _SLEEF for s in shapes]
+    return names + [f"Sleef_{f}{s}_u35" for f in ("sin", "cos") for s in shapes[:3]]
 
 
 @lru_cache(maxsize=1)

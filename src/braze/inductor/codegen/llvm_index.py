@@ -347,7 +347,15 @@ def _reversed_load(b: Builder, elem: str, base: V, align: int, n: int, mask: V |
 
 
 def _strided_load(b: Builder, elem: str, base: V, step: int, align: int, n: int) -> V:
-    """Evenly spaced elements, one load each."""
+    """Evenly spaced elements, one load each; every other one from two loads that stay within the elements' span."""
+    if step == 2 and n >= 4 and elem != "i1":
+        parts = []
+        for first in (0, n - 1):
+            p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {first}")
+            parts.append(b.let(elem, n, f"load {vec_type(elem, n)}, {p.typed}, align {align}"))
+        lanes = [2 * k if 2 * k < n else n + 2 * k - (n - 1) for k in range(n)]
+        mask = ", ".join(f"i32 {k}" for k in lanes)
+        return b.let(elem, n, f"shufflevector {parts[0].typed}, {parts[1].typed}, <{n} x i32> <{mask}>")
     out = V("poison", elem, n, True)
     for k in range(n):
         p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {k * step}")

@@ -136,7 +136,7 @@ def needs_split(c: Cluster, traits: DeviceTraits) -> bool:
     """True when the cluster's rows are too few to fill the machine and its work is worth two kernels."""
     if not c.r or c.points <= traits.split_points:
         return False
-    units = max(c.rows // traits.line_elems, 1) if c.column else c.rows
+    units = max(c.rows // (traits.split_columns or traits.line_elems), 1) if c.column else c.rows
     return units < traits.parallel_rows
 
 

@@ -56,7 +56,7 @@ def split_reduction(kernel: Kernel, rows: int, column: bool, traits: DeviceTrait
             return [kernel]
         if i in late and i in point:
             return [kernel]
-    units = max(rows // traits.line_elems, 1) if column else max(rows, 1)
+    units = max(rows // (traits.split_columns or traits.line_elems), 1) if column else max(rows, 1)
     cuts = _choose(kernel, max(2 * traits.parallel_rows // units, 2), traits.min_chunk)
     return _Splitter(kernel, cuts, late, name).run() if cuts else [kernel]
 

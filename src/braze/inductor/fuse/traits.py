@@ -19,6 +19,8 @@ class DeviceTraits:
     ``split_pieces``: a stored concatenation of at least so many points becomes one kernel a piece (0: never).
     ``fold_rows``: a kernel that walks rows in memory order also sums its columns, in partial sums of about so many rows
     that one thread makes (0: never).
+    ``split_columns``: a column reduction gives each unit of the machine so many columns, or is split along its rows
+    (0: ``line_elems``).
     ``far_step``: columns with a larger step, in bytes, fight for the same cache sets and pages.
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
     ``min_chunk``: a split reduction's chunks have at least so many points.
@@ -36,6 +38,7 @@ class DeviceTraits:
     column_stores: bool = False
     fold_rows: int = 0
     far_step: int = 2048
+    split_columns: int = 0
 
 
 CPU = DeviceTraits(
@@ -47,6 +50,7 @@ CPU = DeviceTraits(
     launch_bytes=16 * 1024,
     split_pieces=4096,
     fold_rows=64,
+    split_columns=96,
 )
 CUDA = DeviceTraits(
     264,
