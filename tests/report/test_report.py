@@ -116,3 +116,20 @@ def test_rates_are_kept_and_a_broken_file_is_measured_again(tmp_path, monkeypatc
     for text in ("{", "[]", json.dumps(dict.fromkeys(json.loads((tmp_path / "machine.json").read_text()), {"x": 1}))):
         (tmp_path / "machine.json").write_text(text)
         assert rates(torch.device("cpu"), config).bandwidth > 0
+
+
+def test_a_second_start_says_that_it_hit_the_cache() -> None:
+    """A hit gives the same report: steps, times, levels."""
+
+    def once() -> braze.report.Explanation:
+        torch.manual_seed(0)
+        return braze.explain(Small(), backward=True, measure=True, quiet=True)(torch.randn(31, 64))
+
+    first, second = once(), once()
+    assert second.log.graphs[0].cache == {"forward": "hit", "backward": "hit"}, first.log.graphs[0].cache
+    steps = [
+        [(s.side, s.name, s.nbytes, s.flops) for side in e.report.sides for s in side.steps] for e in (first, second)
+    ]
+    assert steps[0] == steps[1] and "forward hit" in str(second)
+    assert all(s.seconds > 0 for side in second.report.sides for s in side.steps)
+    assert set(first.log.graphs[0].levels) == set(second.log.graphs[0].levels)

@@ -11,7 +11,7 @@ from .result import Result
 _COLORS = ("#8c8c8c", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _HATCHES = ("", "", "//", "\\\\", "xx", "..", "--")
 _MARKS = "osD^vP*"
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

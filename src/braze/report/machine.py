@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def _measure(device: torch.device, name: str) -> Rates:
     flops = {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16) if gpu else (torch.float32,):
         x = torch.randn(side, side, device=device).to(dtype)
-        flops[str(dtype).removeprefix("torch.")] = 2 * side**3 / _best(lambda x=x: x @ x, device)
+        flops[str(dtype).removeprefix("torch.")] = 2 * side**3 / _best(partial(torch.mm, x, x), device)
     return Rates(name, copy, flops)
 
 

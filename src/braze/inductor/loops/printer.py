@@ -308,8 +308,9 @@ class _ProgramPrinter:
 
     def text(self) -> str:
         program = self.program
-        sizes = [s for i in program.inputs if isinstance(i, (Symbol, Expr)) for s in symbols(i)]
-        self.scope.taken |= {s.name for s in sizes}
+        sizes = [i for i in program.inputs if isinstance(i, Symbol)]
+        inside = [s for i in program.inputs if isinstance(i, Expr) for s in symbols(i)]
+        self.scope.taken |= {s.name for s in (*sizes, *inside)}
         constants = self.constants()
         params = []
         for slot in program.inputs:
