@@ -28,6 +28,8 @@ class _Marks:
         self.seen: list[tuple[int, Any]] = []
 
     def __call__(self, step: int) -> None:
+        if self.cuda and torch.cuda.is_current_stream_capturing():
+            return  # a CUDA graph's own replays are not timed
         if self.cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
