@@ -21,6 +21,7 @@ RANK = {
     "fake": 4,
     "prims": 5,
     "autograd": 6,
+    "custom": 6,
     "capture": 6,
     "runtime": 7,
     "inductor.loops": 8,

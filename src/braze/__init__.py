@@ -7,6 +7,7 @@ from .capture.directives import allow_in_graph, assume_constant, disable, graph_
 from .capture.frames import reset
 from .capture.markers import mark_dynamic, mark_static
 from .config import Config
+from .custom import primitive
 from .errors import BrazeError, CompileWarning, Unsupported
 from .report import explain
 
@@ -27,6 +28,7 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "primitive",
     "register_backend",
     "reset",
 ]

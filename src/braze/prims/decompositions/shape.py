@@ -286,7 +286,16 @@ def _copied(op: Any) -> Callable[..., Node]:
 
 
 moves("view_as_real", _copied(_aten.view_as_real_copy.default))
-moves("view_as_complex", _copied(_aten.view_as_complex_copy.default))
+
+
+def view_as_complex(b: Builder, self: Node) -> Node:
+    t: TensorType = self.val
+    if not t.is_contiguous:  # as the ATen graph may have it, or the kernel that makes it
+        self = b.clone(self, TensorType(t.sizes, contiguous_strides(t.sizes), t.dtype, t.device))
+    return _copied(_aten.view_as_complex_copy.default)(b, self)
+
+
+moves("view_as_complex", view_as_complex)
 
 
 def conj(b: Builder, self: Node) -> Node:
