@@ -289,7 +289,10 @@ def wrap_frozen(vm: Tracer, raw: Any, label: str) -> Value:
     return wrap(vm, raw, Frozen(raw, label))
 
 
-_TYPING = tuple({type(typing.Any), type(typing.Union), type(typing.Union[int, str]), typing.TypeVar})  # noqa: UP007
+_TYPING = tuple(  # what annotations are made of
+    {type(typing.Any), type(typing.Union), typing.TypeVar, type(typing.List), type(typing.List[int])}  # noqa: UP006
+    | {type(typing.Union[int, str]), type(typing.Callable), type(typing.Callable[[int], int]), type(typing.Tuple)}  # noqa: UP006, UP007
+)
 
 
 def _by_base(raw: Any) -> Wrapper:

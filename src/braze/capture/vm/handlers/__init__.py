@@ -4,6 +4,7 @@ Importing this package fills the tables of :mod:`..registry`.
 """
 
 from . import (
+    annotations,
     builtin,
     collection,
     container,
@@ -19,6 +20,7 @@ from . import (
 )
 
 __all__ = [
+    "annotations",
     "builtin",
     "collection",
     "container",
