@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,7 @@ def run(make: Callable[[str], Entry], groups: dict[str, list[str]], doc: str | N
     print(f"{len(speed)}, geomean: {geomean(list(speed.values())):.2f}x of eager", end="")
     print(f", {geomean(against):.2f}x of torch.compile" if against else "")
     if args.out:
-        about = {"threads": args.threads, "machine": platform.machine(), "command": " ".join(sys.argv)}
+        about = {"threads": args.threads, "machine": platform.machine(), "torch": version("torch")}
+        about["command"] = " ".join(["python", *sys.argv])
         rows = [{**x, "peer": theirs.get(x["name"])} for x in records]
         Path(args.out).write_text(json.dumps({"about": about, "results": rows}, indent=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def frozen(model: Any) -> Any:
 def packed(compiled: Any) -> int:
     log = log_of(compiled)
     assert log is not None
-    return str(log.graphs[-1].levels["forward: host"]).count(" = packed_")
+    return len(re.findall(r"= packed_\w+\(", str(log.graphs[-1].levels["forward: host"])))
 
 
 def model() -> Net:
@@ -72,6 +73,30 @@ def test_values() -> None:
     assert packed(fast) == 8
     host = str(log_of(fast).graphs[-1].levels["forward: prims"])  # type: ignore[union-attr]
     assert "batch_norm" not in host
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "last", [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Hardswish(), nn.Hardtanh(-0.5, 0.25), nn.GELU()], ids=str
+)
+@pytest.mark.parametrize("add", [False, True])
+def test_activations(last: nn.Module, add: bool) -> None:
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), last
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(self.conv(x))
+            return self.last(y + x if add else y)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    net, x = One().eval(), torch.randn(2, 8, 9, 9) * 4
+    before = x.clone()
+    fast = frozen(net)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x), net(x), atol=2e-5, rtol=2e-5)
+    assert torch.equal(x, before) and packed(fast) == 1
 
 
 @torch.no_grad()

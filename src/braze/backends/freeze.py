@@ -3,7 +3,7 @@
     c = convolution(x, w); n = native_batch_norm(c, …)[0]; a = n + y; r = relu(a)
         ->  r = packed_conv(x, y, w, None, gamma, beta, mean, var)
 
-Convolutions of float32 images on the CPU take the batch norm, the addition and the relu that follow them, and give
+Convolutions of float32 images on the CPU take the batch norm, the addition and the activation that follow, and give
 channels_last where only others of their kind read them; linear layers are packed.  Weights are graph inputs (what
 computes its weights stays as it is); ``runtime.packed`` sees when they change.  Programs that record gradients are not
 touched.
@@ -23,6 +23,13 @@ from braze.runtime.packed import PackedConv, PackedLinear, available
 
 aten = torch.ops.aten
 NORMS = (aten.native_batch_norm.default, aten._native_batch_norm_legit_no_training.default)
+AFTER = {
+    aten.relu.default: "relu",
+    aten.hardtanh.default: "hardtanh",
+    aten.silu.default: "swish",
+    aten.hardswish.default: "hardswish",
+}
+"""What a convolution may end with, and oneDNN's name for it; further arguments are numbers."""
 
 
 @dataclass
@@ -33,7 +40,7 @@ class Fused:
     last: Node
     norm: Node | None = None
     other: Node | None = None
-    relu: bool = False
+    after: tuple[str, list[Any]] = ("none", [])
     members: list[Node] = field(default_factory=list)
 
 
@@ -122,8 +129,9 @@ def _grow(conv: Node, users: dict[Node, list[Node]], outputs: set[Node], claimed
             f.other, f.last = other, user
             f.members.append(user)
             user = _sole_user(f.last, users, outputs)
-    if user is not None and user.target is aten.relu.default:
-        f.relu, f.last = True, user
+    after = AFTER.get(user.target) if user is not None else None
+    if user is not None and after is not None and not user.kwargs:
+        f.after, f.last = (after, [float(v) for v in user.args[1:]]), user
         f.members.append(user)
     claimed.update(f.members)
     return f
@@ -150,7 +158,7 @@ def _packed(out: Graph, f: Fused, env: dict[Node, Node], stays: bool) -> Node:
     x, w, b, stride, padding, dilation, _, _, groups = f.conv.args
     norm = list(f.norm.args[1:5]) if f.norm is not None else []
     eps = f.norm.args[-1] if f.norm is not None else None
-    call = PackedConv(stride, padding, dilation, groups, eps, f.relu)
+    call = PackedConv(stride, padding, dilation, groups, eps, f.after)
     args = tuple([None if a is None else env[a] for a in (x, f.other, w, b, *norm)])
     val = f.last.val
     if stays:

@@ -27,13 +27,16 @@ def _stamp(x: torch.Tensor, weights: Sequence[torch.Tensor | None]) -> tuple[Any
 
 
 class PackedConv:
-    """``conv(x, w) [+ bias] [batch norm] [+ other] [relu]``; ``eps`` is the batch norm's, None without one."""
+    """``conv(x, w) [+ bias] [batch norm] [+ other] [activation]``; ``eps`` is the batch norm's, None without one;
+    ``after`` the activation by oneDNN's name, with its numbers."""
 
     __name__ = "packed_conv"
 
-    def __init__(self, stride: Any, padding: Any, dilation: Any, groups: int, eps: float | None, relu: bool) -> None:
+    def __init__(
+        self, stride: Any, padding: Any, dilation: Any, groups: int, eps: float | None, after: tuple[str, list[Any]]
+    ) -> None:
         self.where = (list(padding), list(stride), list(dilation), groups)
-        self.eps, self.relu = eps, relu
+        self.eps, self.after = eps, after
         self.stamp: tuple[Any, ...] = ()
         self.kept: Any = None  # the weights that the stamp names, so that their ids stay theirs
         self.weight: Any = None
@@ -52,13 +55,13 @@ class PackedConv:
             self._pack(x, w, b, norm)
             self.stamp, self.kept = stamp, (w, b, norm)
         out: torch.Tensor
+        kind, numbers = self.after
         if other is None:
-            kind = "relu" if self.relu else "none"
-            out = _mkldnn._convolution_pointwise(x, self.weight, self.bias, *self.where, kind, [], "")
+            out = _mkldnn._convolution_pointwise(x, self.weight, self.bias, *self.where, kind, numbers, "")
         else:
-            after = "relu" if self.relu else None
+            last = None if kind == "none" else kind
             out = _mkldnn._convolution_pointwise.binary(
-                x, other, self.weight, self.bias, *self.where, "add", None, after, [], None
+                x, other, self.weight, self.bias, *self.where, "add", None, last, numbers, None
             )
         return out
 
