@@ -130,6 +130,8 @@ def _grow(conv: Node, users: dict[Node, list[Node]], outputs: set[Node], claimed
             f.members.append(user)
             user = _sole_user(f.last, users, outputs)
     after = AFTER.get(user.target) if user is not None else None
+    if after != "relu" and f.other is not None:
+        after = None  # after an addition oneDNN has nothing else
     if user is not None and after is not None and not user.kwargs:
         f.after, f.last = (after, [float(v) for v in user.args[1:]]), user
         f.members.append(user)
