@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from braze.cli.main import app
@@ -50,6 +51,7 @@ def test_bench_a_user_model(tmp_path: Path) -> None:
     assert "x eager" in result.output and "make_model" in paths["md"].read_text() and paths["png"].exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "braze.cli.main", "bench", "hybrid", "--size", "tiny", "--no-warm"]

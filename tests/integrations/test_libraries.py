@@ -162,7 +162,7 @@ def test_lightning(tmp_path: Path) -> None:
     same(fast, eager)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("vit_tiny_patch16_224", marks=pytest.mark.slow)])
 def test_timm(name: str) -> None:
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
