@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ def compile_joint(
     ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph; ``arrange`` may change
     the joint graph first, ``freeze`` (with the flag of its name) the forward of a program without gradients.
     """
+    request = replace(request, inputs=())  # what waits for the backward must not keep the user's tensors
     record, config = request.record, request.config
     graph = drop_full_masks(request.graph)
     with record.stage("joint trace"):

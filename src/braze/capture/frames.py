@@ -18,7 +18,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -58,7 +58,7 @@ class Pipeline(Protocol):
     def compile_graph(self, graph: Any, types: Any, inputs: Any) -> Any: ...
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Version:
     """What Python keeps with an entry: why it holds, and what it cost."""
 
@@ -223,13 +223,20 @@ class Session(_C.Session):  # type: ignore[misc]
         version = Version(got.guards, roots=roots)
         if self.pipeline.settings.config.debug >= 4:
             logger.info("%s, guards:\n  %s", frame_name(code), "\n  ".join(got.guards.describe()))
-        self._add(code, program, got.code, version)
+        self._add(code, program, got.code, version, _owners(got.guards, frame))
         return version, True
 
-    def _add(self, code: CodeType, program: Any, replacement: CodeType | None, version: Version) -> None:
+    def _add(
+        self, code: CodeType, program: Any, replacement: CodeType | None, version: Version, owners: Sequence[Any] = ()
+    ) -> None:
+        """Keep a version; it goes when an object that it was made for goes."""
         _remember(code, _codes)
         _remember(code, self._own)
         _C.add_entry(code, self, program, replacement, version)
+        held = [r.ref() for r in version.roots if r.ref.weak is not None]
+        for obj in [*held, *owners]:
+            if obj is not MISSING:
+                weakref.finalize(obj, _forget, weakref.ref(code), self.id, weakref.ref(version)).atexit = False
 
     def over_budget(self, code: CodeType, reason: str, loc: Any) -> str:
         """Count a version that ends in a graph break; a message where one function has too many for one cause."""
@@ -406,6 +413,27 @@ def _remember(code: CodeType, where: dict[int, weakref.ref[CodeType]]) -> None:
     key = id(code)
     if key not in where:
         where[key] = weakref.ref(code, lambda _: where.pop(key, None))
+
+
+def _owners(guards: GuardSet, frame: FrameValues) -> list[Any]:
+    """The arguments whose end ends the version: where its guards look up tensors as keys (an optimizer's state), they
+    hold those tensors, which would live as long as the version."""
+    for g in guards:
+        source = getattr(g, "source", None)
+        while source is not None:
+            if isinstance(source.key, torch.Tensor):
+                return [a for a in frame.args if isinstance(a, (torch.nn.Module, torch.optim.Optimizer))]
+            source = source.base
+    return []
+
+
+def _forget(code: weakref.ref[CodeType], session: int, version: weakref.ref[Version]) -> None:
+    """An object that a version was made for is gone: so is the version, and what its guards name (parameters)."""
+    c, v = code(), version()
+    if c is not None and v is not None:
+        for e in _C.entries(c):
+            if e.session == session and e.info is v:
+                _C.remove_entries(c, session, e)
 
 
 def _drop(session: int, codes: dict[int, weakref.ref[CodeType]]) -> None:

@@ -125,6 +125,7 @@ class Writer:
         if hasattr(self, "_compiled"):
             self._compiled.arg = self._compiled.arg()
         self.vm.sizes.closed = True
+        self.vm.sizes.inputs = []  # the graph's log keeps the decisions, and must not keep the user's tensors
         self.vm.sizes.locate = None  # it holds the trace, and the graph holds it
         for guard in self.vm.sizes.guards():
             self.vm.guards.set.add(guard)

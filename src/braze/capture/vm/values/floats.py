@@ -158,12 +158,12 @@ class FloatValue(Value):
     def parts(self, vm: Tracer) -> list[Value]:
         if self.pinned is not None or self.source is not None:
             return []
-        return list(self.args) if self.known else [self.tensor(vm)]
+        return list(self.args) if self.function is not None else [self.tensor(vm)]
 
     def rebuild(self, rb: Rebuilder) -> None:
         if self.pinned is not None:
             rb.load_const(self.pinned)
-        elif self.known:
+        elif self.function is not None:
             rb.call(self.function, list(self.args))
         else:
             rb.call(torch.Tensor.item, [self.tensor(rb.vm)])
