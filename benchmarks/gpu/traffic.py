@@ -33,6 +33,7 @@ from braze.inductor.loops import Buffer, Kernel, Load, Program, Step, Store, low
 from braze.ir import symbols, type_of
 from braze.prims.decompose import decompose
 from braze.runtime.cuda_compile import compiler
+from braze.runtime.cuda_kernel import TritonKernel
 
 CUDA = torch.device("cuda", 0)
 
@@ -93,37 +94,43 @@ def show(program: Program, top: int) -> None:
         print(f"   {nbytes(s) / 1e6:8.1f} MB  {describe(s)}")
 
 
-def report(name: str, options: argparse.Namespace) -> None:
-    case = build(name, options.size, options.batch)
-    loss, flat = step_of(case, options.precision)
-    types = [type_of(t).with_(device=CUDA) for t in flat]
-    start = time.perf_counter()
-    joint = channels_last(trace_joint(loss, types))
-    aot = partition(joint)
+def programs(name: str, size: str, batch: int | None, precision: str) -> tuple[list[Program], int]:
+    """A model's forward and backward as planned programs, and the bytes that the backward keeps of the forward."""
+    case = build(name, size, batch)
+    loss, flat = step_of(case, precision)
+    aot = partition(channels_last(trace_joint(loss, [type_of(t).with_(device=CUDA) for t in flat])))
     assert aot.backward is not None
     saved = sum(int(n.val.nbytes) for n, r in zip(aot.backward.inputs, aot.signature.saved) if r.kind == "extra")
-    print(f"{name}: traced in {time.perf_counter() - start:.2f} s, saves {saved / 1e9:.3f} GB")
-    for graph in (aot.forward, aot.backward):
-        start = time.perf_counter()
-        program = plan(fuse(lower(decompose(graph, policy_of(graph)))))
-        text = HostWriter(program, kernel_order).write()
-        seconds = time.perf_counter() - start
+    return [plan(fuse(lower(decompose(g, policy_of(g))))) for g in (aot.forward, aot.backward)], saved
+
+
+def report(name: str, options: argparse.Namespace) -> None:
+    start = time.perf_counter()
+    made, saved = programs(name, options.size, options.batch, options.precision)
+    print(f"{name}: planned in {time.perf_counter() - start:.2f} s, saves {saved / 1e9:.3f} GB")
+    for program in made:
         show(program, options.top)
-        print(f"   generated in {seconds:.2f} s")
         codes = {emit_triton(s).code: s for s in program.steps if isinstance(s, Kernel)}
         if options.source:
             folder = Path(options.source)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{name}_{graph.name}_host.py").write_text(text)
+            (folder / f"{name}_{program.name}_host.py").write_text(HostWriter(program, kernel_order).write())
             listing = "\n\n".join(f"# {k.name} {c.launch}\n{c.source}" for c, k in codes.items())
-            (folder / f"{name}_{graph.name}_kernels.py").write_text(listing)
+            (folder / f"{name}_{program.name}_kernels.py").write_text(listing)
         if options.compile:
-            make = compiler(options.compile, Config())
             start = time.perf_counter()
-            bad = [(c, e) for c, f in [(c, make.submit(c)) for c in codes] if (e := f.exception()) is not None]
-            print(f"   {len(codes)} for {options.compile} in {time.perf_counter() - start:.1f} s, {len(bad)} fail")
-            for c, e in bad[:3]:
-                print(f"{c.name}: {str(e)[:500]}")
+            bad = failures(list(codes), options.compile)
+            seconds = time.perf_counter() - start
+            print(f"   {len(codes)} compiled for {options.compile} in {seconds:.1f} s, {len(bad)} fail")
+            for text in bad[:3]:
+                print(text)
+
+
+def failures(codes: list[TritonKernel], target: str) -> list[str]:
+    """What the kernels that do not compile say."""
+    make = compiler(target, Config())
+    errors = [(c, f.exception()) for c, f in [(c, make.submit(c)) for c in codes]]
+    return [f"{c.name}: {str(e)[:500]}" for c, e in errors if e is not None]
 
 
 def main() -> None:

@@ -97,6 +97,7 @@ def run(program: Program, inputs: list[Any], interpreter: Interpreter, done: set
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["bert", "resnet50", "hybrid"])
 def test_kernels_of_a_model(name: str, triton_run: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
