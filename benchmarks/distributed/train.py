@@ -7,7 +7,8 @@ For each case and contender: samples/s of all ranks with gradient reduction (``s
 every rank on its own, the speed of one device).  ``reduce_ms`` is the time of the same all-reduces with nothing beside
 them.  Derived: ``scaling`` = ranks * local step / sync step, ``hidden`` = 1 - (sync step - local step) / reduce: the
 share of communication that compute hides.  FSDP cases have no local form: only ``sync``.  Rounds of the contenders are
-interleaved; a figure is the median of its rounds.
+interleaved; a figure is the median of its rounds.  On GPUs a profile of one step adds ``nccl_ms`` and the share of it
+during which other kernels run (``overlapped``).
 """
 
 from __future__ import annotations
@@ -132,6 +133,28 @@ def reduce_seconds(model: nn.Module, device: torch.device, steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
+def profiled(step: Callable[[], None]) -> dict[str, float]:
+    """One step's NCCL kernels: their milliseconds on the GPU, and the share during which another kernel runs too."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+        step()
+        torch.cuda.synchronize()
+    kernels = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA and "Mem" not in e.name]
+    comm = sorted((e.time_range.start, e.time_range.end) for e in kernels if "nccl" in e.name.lower())
+    other = sorted((e.time_range.start, e.time_range.end) for e in kernels if "nccl" not in e.name.lower())
+    covered = 0.0
+    for a, b in comm:
+        at = a
+        for c, d in other:
+            if d <= at or c >= b:
+                continue
+            covered += min(d, b) - max(c, at)
+            at = min(d, b)
+    total = sum(b - a for a, b in comm)
+    return {"nccl_ms": round(total / 1e3, 2), "overlapped": round(covered / total, 3) if total else 0.0}
+
+
 def measure(name: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     shard = name == "decoder"
     rows: dict[str, dict[str, Any]] = {}
@@ -164,6 +187,9 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> dict[s
             row["scaling"] = round(world * local / sync, 3)
             row["hidden"] = round(1 - (sync - local) / reduce, 3)
         del row["sync"], row["local"]
+    if device.type == "cuda":
+        for contender, t in trainers.items():
+            rows[contender] |= profiled(lambda t=t: t.step(True))
     return rows
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from braze.autograd import channels_last
 from braze.config import Config
 from braze.ir import Graph, load_python, verify
 from braze.prims.decompose import decompose
@@ -137,4 +138,4 @@ def _make(fusions: list[Fusion], config: Config, region: Region) -> Fusion:
 @built_in("nvfuser", why_not)
 def nvfuser(request: Request) -> Compiled:
     """nvFuser fusions for what nvFuser takes, kernels and vendor calls for the rest."""
-    return compile_joint(request, compile_side)
+    return compile_joint(request, compile_side, channels_last)
