@@ -135,11 +135,14 @@ def reduce_seconds(model: nn.Module, device: torch.device, steps: int) -> float:
 
 def profiled(step: Callable[[], None]) -> dict[str, float]:
     """One step's NCCL kernels: their milliseconds on the GPU, and the share during which another kernel runs too."""
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, schedule
 
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
-        step()
-        torch.cuda.synchronize()
+    # ranks that start their profilers at different times wait for each other in the first steps
+    with profile(activities=[ProfilerActivity.CUDA], schedule=schedule(wait=0, warmup=2, active=1)) as p:
+        for _ in range(3):
+            step()
+            torch.cuda.synchronize()
+            p.step()
     kernels = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA and "Mem" not in e.name]
     comm = sorted((e.time_range.start, e.time_range.end) for e in kernels if "nccl" in e.name.lower())
     other = sorted((e.time_range.start, e.time_range.end) for e in kernels if "nccl" not in e.name.lower())
