@@ -74,6 +74,7 @@ def trace_joint(
     locate: Callable[[], Loc | None] | None = None,
     shared: Sequence[Sequence[int]] = (),
     decide: Decide = refuse,
+    strict_random: bool = False,
 ) -> Joint:
     """Run ``fn(*fakes)`` and its backward under the real autograd engine, recording every ATen call. A captured graph
     as ``fn`` is run call by call, and gives its inputs' names and its calls' lines to the joint graph.
@@ -81,8 +82,8 @@ def trace_joint(
     ``types`` are the inputs' types, with ``requires_grad``, and a symbol for each integer that is one; grad mode and
     autocast are those of the call. ``fn`` returns tensors and constants, flat or nested in tuples, lists and dicts
     (flattened in that order). ``locate()`` names the user's line at hand; ``shared`` lists groups of inputs that share
-    memory; ``decide(op, a, b)`` answers what the ranges of symbolic sizes leave open (and records a guard). Raises
-    Unsupported.
+    memory; ``decide(op, a, b)`` answers what the ranges of symbolic sizes leave open (and records a guard);
+    ``strict_random`` leaves random operators to torch's generators, drawn as eager does. Raises Unsupported.
     """
     if isinstance(fn, Graph):
         names = names or [n.name for n in fn.inputs]
@@ -91,9 +92,9 @@ def trace_joint(
         locate = locate or fn.locate
     with paused_gc(), no_saved_tensors_hooks():
         try:
-            return _trace(fn, types, names, locate, shared, decide, leaf=True)
+            return _trace(fn, types, names, locate, shared, decide, strict_random, leaf=True)
         except _LeafWritten:
-            return _trace(fn, types, names, locate, shared, decide, leaf=False)
+            return _trace(fn, types, names, locate, shared, decide, strict_random, leaf=False)
 
 
 def _trace(
@@ -103,10 +104,11 @@ def _trace(
     locate: Callable[[], Loc | None] | None,
     shared: Sequence[Sequence[int]],
     decide: Decide,
+    strict_random: bool,
     leaf: bool,
 ) -> Joint:
     graph = Graph("joint")
-    rec = Recorder(graph, locate, decide)
+    rec = Recorder(graph, locate, decide, strict_random)
     with _engine(), FakeMode(rec.on_op, rec.lift, decide):
         primals = [_primal(t, decide) for t in types]
         for i, p in enumerate(primals):

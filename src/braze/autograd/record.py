@@ -71,8 +71,14 @@ class Value:
 class Recorder:
     """Builds ``graph`` from calls of :meth:`on_op`. ``locate`` names the user's line of the call at hand."""
 
-    def __init__(self, graph: Graph, locate: Callable[[], Loc | None] | None = None, decide: Decide = refuse) -> None:
-        self.graph, self.decide = graph, decide
+    def __init__(
+        self,
+        graph: Graph,
+        locate: Callable[[], Loc | None] | None = None,
+        decide: Decide = refuse,
+        strict_random: bool = False,
+    ) -> None:
+        self.graph, self.decide, self.strict_random = graph, decide, strict_random
         self._locate = locate or (lambda: None)
         self._seeds: dict[torch.device, Node] = {}
         self._consts: dict[int, FakeTensor] = {}
@@ -239,10 +245,16 @@ class Recorder:
     def on_op(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """One ATen call on fakes, with the fakes that its rule gave."""
         handler = HANDLERS.get(op)
-        if handler is not None:
+        if self.strict_random and op_info(op).random:
+            start = len(self.graph.nodes)
+            self.by_schema(op, args, kwargs, out)
+            for n in self.graph.nodes[start:]:
+                if isinstance(n.target, OpOverload) and op_info(n.target).random:
+                    n.tags["effect"] = True  # later draws depend on it
+        elif handler is not None:
             handler(self, op, args, kwargs, out)
-            return
-        self.by_schema(op, args, kwargs, out)
+        else:
+            self.by_schema(op, args, kwargs, out)
 
     def by_schema(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record a call without a row of its own as its schema says."""

@@ -34,7 +34,7 @@ def compile_joint(
     record, config = request.record, request.config
     graph = drop_full_masks(request.graph)
     with record.stage("joint trace"):
-        joint = trace_joint(graph, list(request.types))
+        joint = trace_joint(graph, list(request.types), strict_random=config.strict_random)
     if arrange is not None:
         with record.stage("layouts"):
             joint = arrange(joint)
