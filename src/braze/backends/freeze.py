@@ -57,7 +57,10 @@ def freeze(graph: Graph) -> Graph:
     packed_reads = {n for f in found for n in (f.conv.args[0], f.other)}
     out = Graph(graph.name)
     env: dict[Node, Node] = {}
-    new = lambda x: env[x] if isinstance(x, Node) else x  # noqa: E731
+
+    def new(x: Any) -> Any:
+        return env[x] if isinstance(x, Node) else x
+
     for n in graph.nodes:
         if n in by_last:
             stays = n in packed_reads and n not in outputs and all(_owner(u, found) for u in users[n])

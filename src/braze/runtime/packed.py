@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 _mkldnn = torch.ops.mkldnn
+_reorder: Any = torch._C._nn.mkldnn_reorder_conv2d_weight
 
 
 def available() -> bool:
     """Whether this torch has oneDNN's fused operators."""
     ops = ("_convolution_pointwise", "_linear_pointwise", "_reorder_linear_weight")
-    return torch.backends.mkldnn.is_available() and all(hasattr(_mkldnn, op) for op in ops)
+    return bool(torch._C._has_mkldnn) and all(hasattr(_mkldnn, op) for op in ops)
 
 
 def _stamp(x: torch.Tensor, weights: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
@@ -74,7 +75,7 @@ class PackedConv:
             w = (w * scale.reshape(-1, 1, 1, 1)).to(w.dtype)
             b = (shift if beta is None else shift + beta).to(w.dtype)
         w = w.detach().contiguous().to_mkldnn()
-        self.weight = torch._C._nn.mkldnn_reorder_conv2d_weight(w, *self.where, list(x.shape))
+        self.weight = _reorder(w, *self.where, list(x.shape))
         self.bias = None if b is None else b.detach()
 
 

@@ -20,6 +20,7 @@ from braze.ir import Expr, Symbol
 
 from . import llvm_index as ix
 from .llvm_builder import Builder, V
+from .llvm_ops import constant
 
 if TYPE_CHECKING:
     from .llvm_kernel import Writer
@@ -92,7 +93,7 @@ def fill(b: Builder, i: Load, lanes: int, value: float | int | bool) -> V:
     v = (
         b.const("i8", bool(value))
         if elem == "i8" and i.buffer.type.dtype.itemsize == 1
-        else ix.constant(b, i.dtype, value)
+        else constant(b, i.dtype, value)
     )
     name = f"braze.fill.{lanes}.{elem}.{''.join(c if c.isalnum() else '_' for c in v.name)}"
     b.helpers[name] = f"@{name} = private unnamed_addr constant <{lanes} x {elem}> splat ({elem} {v.name}), align 64"

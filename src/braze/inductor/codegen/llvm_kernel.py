@@ -265,7 +265,7 @@ class Writer:
 
     def instr(self, i: Instr) -> None:
         """Write one instruction at the current place."""
-        self.late.pop(i, None)  # type: ignore[call-overload]  # of another piece of the loop
+        self.late.pop(i, None)  # type: ignore[arg-type]  # of another piece of the loop
         if not isinstance(i, Store) and self.plan.stash.get(i, self.number) < self.number:
             self.scope.values[i] = read_kept(self, i)
         elif isinstance(i, Const):
@@ -275,7 +275,7 @@ class Writer:
         elif isinstance(i, Load):
             self._load(i)
         elif i in self.known:
-            self.scope.values[i] = self.b.const("i1", self.known[i])  # type: ignore[index]
+            self.scope.values[i] = self.b.const("i1", self.known[i])
         elif isinstance(i, Compute):
             made = self._where(i) if i.fn == "where" else self._compute(i)
             if made is not None:

@@ -242,8 +242,8 @@ class _Order:
                 writers.setdefault(b, []).append(k)
         self.needs = [{w for b in reads_of(s) for w in writers.get(b, ()) if w != k} for k, (_, s) in enumerate(steps)]
         for made in writers.values():
-            for a, b in zip(made, made[1:]):
-                self.needs[b].add(a)
+            for first, second in zip(made, made[1:]):
+                self.needs[second].add(first)
         self.before = [0] * len(steps)
         for k in self._sorted():
             for n in self.needs[k]:
