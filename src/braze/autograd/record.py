@@ -139,7 +139,7 @@ class Recorder:
         """The result's val by the operator's shape rule. Unsupported when there is none."""
         rule = rule_for(op) if isinstance(op, OpOverload) else op.shape
         types = self._settled(ir.map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x))
-        return called(rule, *types, self.decide, self._settled)
+        return called(rule, types[0], types[1], self.decide, self._settled)
 
     def _settled(self, tree: Any) -> Any:
         return self.decide.put(tree) if isinstance(self.decide, Decisions) else tree
