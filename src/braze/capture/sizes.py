@@ -16,7 +16,7 @@ import torch
 
 from braze.errors import SizeFixed
 from braze.events import SizeNote
-from braze.ir import Expr, Graph, IntLike, Loc, Symbol, symbol_of, symbols
+from braze.ir import Expr, Graph, IntLike, Loc, Symbol, coefficient, symbol_of, symbols
 from braze.ir.decisions import Decision, Decisions
 from braze.ir.expr import INF, symbol
 
@@ -131,6 +131,7 @@ class FrameSizes(Decisions):
         self._symbols: dict[Source, Expr] = {}
         self._layout: list[tuple[Source, Expr]] = []  # strides that follow from sizes
         self.settled = False  # the graph's inputs are fixed
+        self._parts: dict[str, tuple[str, int]] = {}  # symbol of s // k -> (s, k)
         self._varies: dict[Source, bool] = {}
 
     def varies(self, source: Source | None, value: int) -> bool:
@@ -167,8 +168,10 @@ class FrameSizes(Decisions):
             return None
         source = self.sources[s.name]
         low, high = self.ranges[s.name]
-        whole = source.call(_divided_by(k), "{} // " + str(k))
-        return self.symbol(whole, self.hints[s.name] // k, -(-low // k), high // k, "d")
+        whole = source.call(_divided_by(k), "({} // " + str(k) + ")")
+        out = self.symbol(whole, self.hints[s.name] // k, -(-low // k), high // k if high < _LIMIT else INF, "d")
+        self._parts.setdefault(str(out), (s.name, k))
+        return out
 
     def tensor(self, source: Source, t: torch.Tensor) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]]:
         """Sizes and strides of an input, with symbols where its sizes may vary."""
@@ -201,15 +204,40 @@ class FrameSizes(Decisions):
         out: list[Any] = []
         for name, source in self.sources.items():
             now = self._is.get(name)
-            out.append(EqualsConst(source, now) if isinstance(now, int) else IntRange(source, *self.ranges[name]))
+            if isinstance(now, int):
+                out.append(EqualsConst(source, now))
+            elif name in self._parts:
+                out.append(self._range_of_whole(name))
+            else:
+                out.append(IntRange(source, *self.ranges[name]))
         for k, (source, n) in enumerate(self._layout):
             own = symbol(f"stride{k}")
             (stride,) = symbols(own)
             out.append(Relation("==", own, n, ((stride, source), *self._env(n))))
         for d in self.taken:
             if not _of_one(d):  # those are in the ranges
-                out.append(Relation(d.op, d.lhs, d.rhs, self._env(d.lhs, d.rhs)))
+                lhs, rhs = self._whole(d.lhs), self._whole(d.rhs)
+                out.append(Relation(d.op, lhs, rhs, self._env(lhs, rhs)))
         return out
+
+    def _range_of_whole(self, name: str) -> IntRange:
+        """The range of ``s // k`` as one of s, which the user knows."""
+        k, (low, high) = 1, self.ranges[name]
+        while name in self._parts:
+            name, by = self._parts[name]
+            k *= by
+        return IntRange(self.sources[name], low * k, high * k if high < _LIMIT else INF)
+
+    def _whole(self, e: IntLike) -> IntLike:
+        """An expression with ``k * (s // k)`` written as s, which is divisible by k."""
+        for name, (whole, k) in reversed(self._parts.items()):
+            for d in [d for d in symbols(e) if d.name == name]:
+                own = Expr({(d,): 1})
+                factor = coefficient(e, d)
+                if isinstance(factor, int) and factor % k == 0:
+                    (s,) = [s for x in self._symbols.values() for s in symbols(x) if s.name == whole]
+                    e = e - own * factor + Expr({(s,): 1}) * (factor // k)
+        return e
 
     def _env(self, *exprs: IntLike) -> tuple[Any, ...]:
         return tuple((s, self.sources[s.name]) for s in sorted(symbols(*exprs), key=lambda s: s.name))
@@ -218,6 +246,8 @@ class FrameSizes(Decisions):
         """What each symbol is, for reports."""
         out = list(self.notes)
         for name, source in self.sources.items():
+            if name in self._parts:
+                continue
             now = self._is.get(name)
             if now is None or isinstance(now, Expr) and str(now) == name:
                 (s,) = symbols(self._symbols[source] if now is None else now)
@@ -225,6 +255,10 @@ class FrameSizes(Decisions):
                 if s.hi < _LIMIT:
                     text = f"at most {s.hi}" if s.lo <= -_LIMIT else f"{s.lo} to {s.hi}"
                 out.append(SizeNote(source.name(), name, text))
+                continue
+            if isinstance(now, Expr) and all(s.name in self._parts for s in symbols(now)) and len(now.terms) == 1:
+                (k,) = now.terms.values()
+                out.append(SizeNote(source.name(), name, f"divisible by {k}"))
                 continue
             d = next((d for d in self.taken if str(d.lhs) == name and d.op == "=="), None)
             value = Relation.text(now, dict(self._env(now)))

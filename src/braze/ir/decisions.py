@@ -207,18 +207,17 @@ class Decisions:
     def _divide(self, d: IntLike) -> bool:
         """Take for granted that the symbols under whole divisions are divisible, where they are: ``(s + 1) // 2`` is
         d for s = 2*d, and equations of such terms get a solution."""
-        found = False
         for call in calls_in(d):
             inner, k = call.args
-            s = next(iter(symbols(inner)), None)
-            if isinstance(k, Expr) or s is None or len(symbols(inner)) > 1 or coefficient(inner, s) is None:
+            if isinstance(k, Expr) or k < 2 or call.op not in ("floordiv", "mod"):
                 continue
-            own = Expr({(s,): 1})
-            own_call = call.op == "floordiv" or call.op == "mod" and inner != own
-            if own_call and k > 1 and self.value(own) % k == 0:
-                if proven("==", own % k, 0) is None and self.part_possible(s):
-                    found |= self("==", own % k, 0)
-        return found
+            for s in sorted(symbols(inner), key=_age):
+                own = Expr({(s,): 1})
+                if call.op == "mod" and inner == own or len(symbols(inner)) > 1 and len(list(terms_of(inner))) > 1:
+                    continue
+                if self.part_possible(s) and self.value(own) % k == 0 and proven("==", own % k, 0) is None:
+                    return self("==", own % k, 0)
+        return False
 
     def part_possible(self, s: Symbol) -> bool:
         """Whether :meth:`part` would give a symbol."""

@@ -171,6 +171,7 @@ class Recordings:
         self.lock = threading.RLock()
         self.notes: list[str] = []
         self.off = False
+        self.full = False  # sizes beyond those recorded were noted
         self.attempts = 0
         self.recordings: list[Forward] = []
         self.copied_results: set[int] = set()
@@ -230,6 +231,11 @@ class Recordings:
 
     def _record(self, inputs: Sequence[Any], fixed: set[int]) -> Forward | None:
         if len(self.recordings) >= MOST_RECORDINGS:
+            if any(type(x) is int for x in inputs) and not self.full:
+                self.full = True
+                self.notes.append(
+                    f"there are recordings for {MOST_RECORDINGS} sets of sizes: other sizes run without one"
+                )
             return None
         self.attempts += 1
         if self.attempts > MOST_ATTEMPTS:
