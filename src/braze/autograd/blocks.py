@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -33,15 +34,15 @@ class Blocks:
     channels: int
 
 
-def blocks_of(x: TensorType, w: TensorType, settings: Sequence[object]) -> Blocks | None:
+def blocks_of(x: TensorType, w: TensorType, settings: Sequence[Any]) -> Blocks | None:
     """The blocks for a convolution's operands and ``(stride, padding, dilation, transposed, output padding, groups)``;
     None where it stays as it is."""
     stride, padding, dilation, transposed, _, groups = settings
     if transposed or groups != 1 or w.rank != 4 or any(not isinstance(n, int) for n in (*x.sizes, *w.sizes)):
         return None
-    (s, t), (p, q), dilations = (tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation))  # type: ignore[arg-type]
+    (s, t), (p, q), dilations = _pair(stride), _pair(padding), _pair(dilation)
     c = x.sizes[1]
-    if c > FEW or s * t == 1 or dilations != (1, 1):
+    if not isinstance(c, int) or c > FEW or s * t == 1 or dilations != (1, 1):
         return None
     while c * s * t % 8 and c < FEW:
         c += 1
@@ -50,6 +51,10 @@ def blocks_of(x: TensorType, w: TensorType, settings: Sequence[object]) -> Block
     out = [(n + 2 * v - k) // u + 1 for n, k, u, v in zip(sizes, windows, (s, t), (p, q))]
     size = tuple([n - 1 + k for n, k in zip(out, kernel)])
     return Blocks((s, t), (p, q), kernel, size, c)  # type: ignore[arg-type]
+
+
+def _pair(v: Sequence[int]) -> tuple[int, int]:
+    return v[0], v[-1]
 
 
 def input_in_blocks(rec: Emits, x: Node, b: Blocks) -> Node:

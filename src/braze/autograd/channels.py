@@ -38,10 +38,14 @@ _BY_STRIDE = ("as_strided", "view_as_complex", "view_as_real", "view.dtype")
 
 
 def channels_last(joint: Joint) -> Joint:
-    """The joint graph with its convolutions in channels_last, where the card gains by that."""
+    """The joint graph with its convolutions in channels_last, where the card gains by that and every new type is known
+    (symbolic sizes may leave one open)."""
     if not _worth(joint.graph):
         return joint
-    return replace(joint, graph=_Relayout(joint.graph).run())
+    try:
+        return replace(joint, graph=_Relayout(joint.graph).run())
+    except Unsupported:
+        return joint
 
 
 def _worth(graph: Graph) -> bool:
@@ -58,7 +62,7 @@ def _worth(graph: Graph) -> bool:
 
 
 def _takes_last(n: Node) -> bool:
-    x: TensorType = n.args[LEAD[n.target] - 2].val  # type: ignore[index]
+    x: TensorType = n.args[LEAD[n.target] - 2].val
     if x.rank != 4 or x.device.type != "cuda":
         return False
     half = x.dtype in (torch.float16, torch.bfloat16)
@@ -107,7 +111,7 @@ class _Relayout:
         return build(self.graph.name, self.graph.inputs, [*self.graph.inputs, *self.out.nodes], outputs)
 
     def _convolution(self, n: Node) -> Node:
-        lead = LEAD[n.target]  # type: ignore[index]
+        lead = LEAD[n.target]
         args = [self.env.get(a, a) if isinstance(a, Node) else a for a in n.args]
         blocks = self._blocks(n, args, lead)
         if blocks is not None:
@@ -153,7 +157,7 @@ class _Relayout:
     def _follow(self, n: Node) -> Node:
         """The call on its operands' new layouts, where it can take them."""
         if n.target is operator.getitem and n.args in self.parts:
-            return self.parts[n.args]  # type: ignore[index]
+            return self.parts[n.args]
         changed = {a: b for a in operands(n) if (b := self.env.get(a)) is not None}
         if not changed:
             return n
@@ -219,7 +223,7 @@ def _like(n: Node, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> N
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, TensorType):
-        return a.strides == b.strides
+        return bool(a.strides == b.strides)
     return not isinstance(a, (tuple, list)) or all(_same(x, y) for x, y in zip(a, b))
 
 

@@ -7,7 +7,6 @@ from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._ops import OpOverload
 
 from ..errors import Unsupported
 from ..fake.layout import is_dense, less, view_strides
@@ -23,7 +22,7 @@ aten = torch.ops.aten
 class Emits(Protocol):
     """What records calls: the tracer, or a pass."""
 
-    def call(self, op: OpOverload, /, *args: Any, **kwargs: Any) -> Node: ...
+    def call(self, op: Any, /, *args: Any, **kwargs: Any) -> Node: ...
 
 
 def same_strides(sizes: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
