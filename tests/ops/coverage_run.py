@@ -167,9 +167,10 @@ def main(argv: list[str]) -> int:
             path.unlink()
     run(tasks, args.folder, args)
     results = load(tasks, args.folder)
-    report = args.report or (ROOT / "docs" / "coverage.md" if not args.ops and not args.samples else None)
+    whole = not args.ops and set(args.dtypes) == set(DTYPES) and set(args.variants) == set(VARIANTS)
+    report = args.report or (ROOT / "docs" / "coverage.md" if whole else None)
     if report is not None:
-        report.write_text(coverage_table.page(results))
+        report.write_text(coverage_table.page(results, args.samples))
     print(coverage_table.summary(results))
     totals = sum((Counter(r["outcomes"]) for r in results), Counter())
     return 1 if totals["wrong"] else 0

@@ -50,14 +50,15 @@ def _reasons(results: list[dict[str, Any]]) -> list[str]:
     return [f"* {reason.replace('|', '/')}: {', '.join(f'`{n}`' for n in names)}" for reason, names in order]
 
 
-def page(results: list[dict[str, Any]]) -> str:
-    """The whole page."""
+def page(results: list[dict[str, Any]], limit: int = 0) -> str:
+    """The whole page. ``limit``: how many samples of each operator, dtype and variant were run, 0 for all."""
+    which = f"at most {limit} sample inputs of each, spread over all" if limit else "all sample inputs"
     classes = coverage.counts()
     lines = [
         "# Operators",
         "",
-        "Written by `scripts/coverage`; do not edit. Every entry of torch's operator table (`op_db`), all its sample",
-        f"inputs on the CPU, torch {torch.__version__}, compiled with `braze.compile` and compared with eager:",
+        f"Written by `scripts/coverage`; do not edit. Every entry of torch's operator table (`op_db`), {which},",
+        f"on the CPU, torch {torch.__version__}, compiled with `braze.compile` and compared with eager:",
         "outputs, gradients, inputs after the call, types, layouts, and which outputs share memory with what.",
         "",
         summary(results),
