@@ -35,8 +35,9 @@ def bench(
     An interrupt ends it with what was measured. Peak memory on the CPU is the whole process's.
     """
     from .local import bench as run
+    from .runner import Plan
 
-    plan = {"rounds": rounds, "steps": steps, "warmup": warmup}
+    plan = Plan(rounds, steps, warmup)
     return run(model, inputs, loss, train, modes, precision, peer, plan, quiet)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def bench(
     modes: Sequence[str],
     precision: str,
     peer: str | None,
-    plan: dict[str, int],
+    plan: Plan,
     quiet: bool,
 ) -> Results:
     """See :func:`braze.bench.bench`."""
@@ -36,7 +37,7 @@ def bench(
     for contender in ["braze", *([peer] if peer else [])]:
         jobs += [Job(name, contender, device, precision, mode, train=train) for mode in modes]
     what = "training step" if train else "forward pass"
-    out = Results(_measure(jobs, case, Plan(**plan)), f"{what}, {device}, {precision}", about())
+    out = Results(_measure(jobs, case, plan), f"{what}, {device}, {precision}", about())
     if not quiet:
         print(out)
     return out
@@ -48,19 +49,27 @@ def _measure(jobs: list[Job], case: Case, plan: Plan) -> list[Result]:
         for job in jobs:
             result = new_result(job)
             pairs.append((None, result))
-            contender = _attempt(result, lambda job=job: Contender(job, replace(case, model=copy.deepcopy(case.model))))
+            contender = _attempt(result, partial(_load, job, case))
             pairs[-1] = (contender, result)
             if contender is not None:
-                _attempt(result, lambda c=contender, r=result: r.take(c.start()))
-                _attempt(result, lambda c=contender, r=result: r.take(c.run(plan.warmup)))
+                _attempt(result, partial(_take, result, contender.start))
+                _attempt(result, partial(_take, result, partial(contender.run, plan.warmup)))
             result.rounds.clear()
         for _ in range(plan.rounds):
             for contender, result in pairs:
                 if contender is not None and not result.error:
-                    _attempt(result, lambda c=contender, r=result: r.take(c.run(plan.steps)))
+                    _attempt(result, partial(_take, result, partial(contender.run, plan.steps)))
     except KeyboardInterrupt:
         pass
     return [result.finish(plan.rounds) for _, result in pairs]
+
+
+def _load(job: Job, case: Case) -> Contender:
+    return Contender(job, replace(case, model=copy.deepcopy(case.model)))
+
+
+def _take(result: Result, ask: Callable[[], dict[str, Any]]) -> None:
+    result.take(ask())
 
 
 def _attempt(result: Result, action: Callable[[], Any]) -> Any:

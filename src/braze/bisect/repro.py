@@ -66,12 +66,12 @@ def random_input(t: Any, seed: int) -> Any:
     if not isinstance(t, TensorType):
         return t
     make = torch.Generator().manual_seed(seed)
-    sizes = [int(n) for n in t.sizes]
+    sizes: list[Any] = list(t.sizes)
     if t.dtype.is_floating_point:
         value = torch.randn(sizes, generator=make, dtype=torch.float64)
     else:
         value = torch.randint(0, 2, sizes, generator=make)
-    out = torch.empty_strided(sizes, [int(n) for n in t.strides], dtype=t.dtype, device=t.device)
+    out = torch.empty_strided(sizes, list[Any](t.strides), dtype=t.dtype, device=t.device)
     return out.copy_(value)
 
 

@@ -149,7 +149,7 @@ def spread(graph: Graph, inputs: Inputs) -> Callable[[int], float]:
             made.append(reference(graph, [_nudged(x, make) for x in inputs]))
         a, b = (m[k] for m in made)
         if not a.dtype.is_floating_point:
-            return 4 * (a != b).double().mean().item()
+            return 4 * float((a != b).double().mean())
         same = (a == b) | (a.isnan() & b.isnan())
         moved = (a.double() - b.double()).abs().nan_to_num(float("inf"))
         return 64 * float(torch.where(same, 0.0, moved).max())

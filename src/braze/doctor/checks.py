@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ _DATA = re.compile(
 _SIZE = re.compile(r"\bsize\(|\bsizes?\b|\bshape\b|\blength\b", re.I)
 
 
-def _at(where: Where | None) -> dict[str, object]:
+def _at(where: Where | None) -> dict[str, Any]:
     return {"file": where[0], "line": where[1]} if where else {}
 
 
@@ -67,7 +68,7 @@ def compiled_in_a_loop(o: Observation) -> Iterator[Finding]:
                 cost,
                 "compile once, before the loop",
                 **_at(where),
-            )  # type: ignore[arg-type]
+            )
 
 
 def fallbacks(o: Observation) -> Iterator[Finding]:
@@ -97,7 +98,7 @@ def breaks(o: Observation) -> Iterator[Finding]:
             )
             fix = b.hint or "move it out of the compiled function"
             where = (b.loc.file, b.loc.line) if b.loc else None
-            yield Finding(name, f"{what} (x{b.count}): {b.reason}", cost, fix, **_at(where))  # type: ignore[arg-type]
+            yield Finding(name, f"{what} (x{b.count}): {b.reason}", cost, fix, **_at(where))
 
 
 def recompiles(o: Observation) -> Iterator[Finding]:
@@ -111,7 +112,7 @@ def recompiles(o: Observation) -> Iterator[Finding]:
             )
             where = (r.loc.file, r.loc.line) if r.loc else None
             cost = measured(r.seconds, o.compiled_seconds)
-            yield Finding(name, f"{r.frame} was compiled again: {r.reason}", cost, fix, **_at(where))  # type: ignore[arg-type]
+            yield Finding(name, f"{r.frame} was compiled again: {r.reason}", cost, fix, **_at(where))
 
 
 def syncs(o: Observation) -> Iterator[Finding]:
@@ -189,7 +190,7 @@ def channels_last(o: Observation) -> Iterator[Finding]:
             "convolutions get channels-first images",
             estimated("a layout conversion around each convolution, 10 to 30% of its time"),
             "model, x = (t.to(memory_format=torch.channels_last) for t in (model, x))",
-            **_at(layers[0].where),  # type: ignore[arg-type]
+            **_at(layers[0].where),
         )
 
 
@@ -229,7 +230,7 @@ def optimizer(o: Observation) -> Iterator[Finding]:
                 f"{note.name} updates {note.tensors} parameters one by one",
                 cost,
                 f"torch.optim.{note.name}(…, fused=True)",
-                **_at(note.where),  # type: ignore[arg-type]
+                **_at(note.where),
             )
 
 
@@ -288,7 +289,7 @@ def zero_grad(o: Observation) -> Iterator[Finding]:
             cost,
             "optimizer.zero_grad()  # set_to_none=True",
             **_at(o.zeroed_where),
-        )  # type: ignore[arg-type]
+        )
 
 
 CHECKS: tuple[Check, ...] = (

@@ -29,10 +29,8 @@ from braze.events import CompileLog
 from braze.pipeline import Pipeline
 
 Where = tuple[str, int]  # file, line
-_LIBRARIES = tuple(
-    str(Path(p).resolve())
-    for p in {*sysconfig.get_paths().values(), Path(torch.__file__).parents[1], Path(__file__).parents[1]}
-)
+_ROOTS = [*sysconfig.get_paths().values(), str(Path(torch.__file__).parents[1]), str(Path(__file__).parents[1])]
+_LIBRARIES = tuple(str(Path(p).resolve()) for p in dict.fromkeys(_ROOTS))
 
 
 class Enough(BaseException):

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from .data import Report
 from .steps import Side
@@ -48,14 +49,14 @@ def to_html(report: Report) -> str:
         levels=_levels(report),
         charts=list(_charts(report.sides)),
         rows=_script(json.dumps(_rows(report))),
-        css=jinja2.utils.markupsafe.Markup((page / "page.css").read_text()),
-        js=jinja2.utils.markupsafe.Markup((page / "page.js").read_text()),
+        css=Markup((page / "page.css").read_text()),
+        js=Markup((page / "page.js").read_text()),
     )
 
 
 def _script(text: str) -> Any:
     """Text for a script element: nothing in it may end the element."""
-    return jinja2.utils.markupsafe.Markup(text.replace("</", "<\\/").replace("<!--", "<\\!--"))
+    return Markup(text.replace("</", "<\\/").replace("<!--", "<\\!--"))
 
 
 def _mood(report: Report) -> str:
@@ -71,7 +72,7 @@ def _levels(report: Report) -> list[dict[str, Any]]:
         for name, level in g.levels.items():
             text = str(level)
             safe = text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-            markup = jinja2.utils.markupsafe.Markup(safe)
+            markup = Markup(safe)
             out.append({"name": f"{g.name}, {name}", "lines": text.count("\n") + 1, "text": markup})
     return out
 
@@ -123,7 +124,7 @@ def _charts(sides: Iterable[Side]) -> Iterable[dict[str, Any]]:
 
 
 def _rows(report: Report) -> list[dict[str, Any]]:
-    out = []
+    out: list[dict[str, Any]] = []
     for side in report.sides:
         for s in side.steps:
             out.append(

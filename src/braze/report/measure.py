@@ -31,7 +31,7 @@ class _Marks:
         if self.cuda and torch.cuda.is_current_stream_capturing():
             return  # a CUDA graph's own replays are not timed
         if self.cuda:
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self.seen.append((step, event))
         else:
@@ -139,7 +139,7 @@ def backward_of(outputs: Any) -> None:
 @contextmanager
 def unchanged(fn: Any) -> Iterator[None]:
     """Random state and a module's buffers are afterwards as before."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     buffers = [(b, b.detach().clone()) for b in fn.buffers()] if isinstance(fn, torch.nn.Module) else []
     with torch.random.fork_rng(devices=devices):
         yield

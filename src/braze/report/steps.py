@@ -156,7 +156,8 @@ def _product(values: Any) -> int:
 def memory_of(program: Program) -> list[Moment]:
     """Bytes of the program's own buffers after each step has its outputs: what the buffer plan holds."""
     inputs = {b for b in program.inputs if not isinstance(b, (Symbol, Expr, str))} | set(program.constants)
-    last, held, live = last_uses(program), 0, {}
+    last, held = last_uses(program), 0
+    live: dict[Any, int] = {}
     out = []
     for n, step in enumerate(program.steps):
         writes = step.writes if isinstance(step, Kernel) else [b for b in step.outputs if b is not None]
