@@ -18,9 +18,10 @@ SEEN = []
 
 class Box:
     kind = "box"
-    def __init__(self, v):
+    def __init__(self, v, tag=0):
         self.v = v
         self.log = []
+        self.tag = tag
     @property
     def twice(self):
         return self.v * 2
@@ -37,11 +38,11 @@ class Box:
     def __getitem__(self, i):
         return self.log[i]
     def __add__(self, other):
-        return Box(self.v + other)
+        return Box(self.v + other, self.tag + 1)
     def __eq__(self, other):
-        return isinstance(other, Box) and self.log == other.log
+        return isinstance(other, Box) and self.tag == other.tag
     def __hash__(self):
-        return hash(len(self.log))
+        return hash(self.tag)
 
 class Manager:
     def __init__(self, obj, swallow):

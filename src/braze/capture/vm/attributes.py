@@ -367,9 +367,13 @@ def class_get(vm: Tracer, obj: ClassValue, name: str) -> Value:
 def _class_field(vm: Tracer, obj: ClassValue, name: str) -> Value:
     """``__name__``, ``__mro__``, ``__dict__`` and the like."""
     if name == "__dict__":
-        where = vm.sources.const(obj.raw, obj.raw.__qualname__).attr("__dict__")
-        return vm.wrap(dict(obj.raw.__dict__), where)
-    value = getattr(obj.raw, name)
+        from .values.mappings import ClassDict
+
+        return ClassDict(obj.raw, {k: class_attribute(vm, obj.raw, k, v) for k, v in obj.raw.__dict__.items()})
+    try:
+        value = getattr(obj.raw, name)
+    except AttributeError as e:
+        vm.raise_real(e)
     if isinstance(value, tuple):
         return TupleValue([vm.wrap_static(x) for x in value])
     return vm.wrap(value, None)

@@ -13,6 +13,7 @@ from braze.capture.emit import INPUTS, Emitter
 from braze.capture.guards import GuardSet
 from braze.capture.source import Source
 from braze.events import SizeNote
+from braze.fake import FakeMode, fake_like
 from braze.ir import Graph, Loc, TensorType
 from braze.ir.decisions import settle
 
@@ -72,7 +73,8 @@ class Writer:
         vm, e, rb = self.vm, self.e, self.rb
         written = vm.effects.all()
         contents = [p for v in written for p in v.parts(vm)]
-        left = rb.collect([*roots, *contents])
+        with FakeMode(lift=fake_like, decide=vm.sizes):  # arithmetic that was put off becomes calls of the graph
+            left = rb.collect([*roots, *contents])
         for g in vm.generators:
             if g not in left and g.cleans_up():
                 raise Unfinished(g.frame.serial)

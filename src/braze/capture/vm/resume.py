@@ -124,6 +124,8 @@ def live_names(code: CodeType, index: int) -> frozenset[str]:
             ins = b.items[i]
             if isinstance(ins, Instr) and ins.op in _VARIABLES and not ins.op.startswith(("STORE_FAST", "MAKE_CELL")):
                 out.add(ins.arg)
+        if "__class__" in b.freevars and b.argcount:
+            out.add(b.varnames[0])  # super() looks for it in the frame
         found = known.live[index] = frozenset(out)
     return found
 
@@ -162,7 +164,7 @@ def continuation(
     """The code object of the rest from instruction ``index``.
 
     ``stack``: one entry an item, NULL_ENTRY, VALUE_ENTRY or EXCEPTION_ENTRY; ``names``: the plain variables passed,
-    after the stack values. Free variables: :func:`closure_names`.
+    before the stack values. Free variables: :func:`closure_names`.
 
     ``entry`` AFTER_CALL: the instruction is a call that has begun; its result is what the last argument, a tuple of a
     function and its arguments, gives, which is called in the call's place. AS_GENERATOR: the instruction is a yield;
@@ -209,7 +211,7 @@ def _make(
     cells = list(closure_names(code))
     params = [f"<stack {i}>" for i, s in enumerate(stack) if s != NULL_ENTRY]
     last = [CALLEE] if entry == AFTER_CALL else []
-    given = [*params, *names, *last]
+    given = [*names, *params, *last]
     b.varnames = [*given, *(v for v in b.varnames if v not in cells and v not in given)]
     b.cellvars, b.freevars = [], cells
     b.argcount, b.posonlyargcount, b.kwonlyargcount = len(given), 0, 0

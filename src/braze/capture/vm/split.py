@@ -44,7 +44,7 @@ from .values.sequences import TupleValue
 _CANNOT_BREAK = frozenset(
     "LOAD_FAST LOAD_FAST_CHECK LOAD_DEREF LOAD_CLOSURE DELETE_FAST DELETE_DEREF LOAD_FAST_AND_CLEAR YIELD_VALUE SEND "
     "GET_AWAITABLE GET_AITER GET_ANEXT BEFORE_ASYNC_WITH END_ASYNC_FOR RETURN_GENERATOR LOAD_CLASSDEREF "
-    "CHECK_EXC_MATCH LOAD_GLOBAL".split()
+    "CHECK_EXC_MATCH LOAD_GLOBAL CHECK_EG_MATCH PREP_RERAISE_STAR CALL_INTRINSIC_2".split()
 )
 _READS_GLOBALS = frozenset("IMPORT_NAME IMPORT_FROM IMPORT_STAR STORE_GLOBAL DELETE_GLOBAL LOAD_BUILD_CLASS".split())
 
@@ -59,6 +59,8 @@ class _Level:
         self.handler = frame.code.handlers[self.index]
         self.names = unique_slot_names(self.code)
         self.closure = closure_names(self.code)
+        if "__class__" in self.closure and self.names[0] in self.closure:
+            unsupported("a break in a method whose own closures use self")
         self.cells = [self._cell(n) for n in self.closure]
 
     def slot(self, name: str) -> Value | None:
@@ -113,7 +115,7 @@ class _Rest:
         kinds = [*map(_kind, self.entries), VALUE_ENTRY]
         self.code = continuation(level.code, level.index, kinds, live, AS_GENERATOR)
         stack = [v.current if isinstance(v, PreviousException) else v for v in self.entries if v is not NULL]
-        self.args = [*stack, NONE, *level.values(level.index)]
+        self.args = [*level.values(level.index), *stack, NONE]
 
     def parts(self) -> list[Value]:
         return [*self.args, *self.level.cells]
@@ -327,6 +329,8 @@ class _Split(Writer):
             rb.push(MadeValue(code, scope, level.cells))
         else:
             e.load_const(FunctionType(code, scope))
+        for v in level.values(index):
+            rb.push(v)
         for v in entries:
             if isinstance(v, str):
                 e.load(v)
@@ -334,8 +338,6 @@ class _Split(Writer):
                 rb.push(v.current)
             elif v is not NULL:
                 rb.push(v)
-        for v in level.values(index):
-            rb.push(v)
         return 1 + len(kinds) - kinds.count(NULL_ENTRY) + len(live)
 
 

@@ -565,6 +565,8 @@ def slice_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(pow)
 def pow_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 3 and not args[0].is_const():
+        return vm.call_special(args[0], "__pow__", args[1:])
     return vm.binary("**", args[0], args[1]) if len(args) == 2 else vm.fold(pow, args, kwargs)
 
 

@@ -28,7 +28,7 @@ def new_instance(vm: Tracer, cls: type) -> Value:
         names = ", ".join(sorted(abstract))
         vm.raise_(TypeError, f"Can't instantiate abstract class {cls.__name__} with abstract methods {names}")
     if issubclass(cls, BaseException):
-        return ExceptionValue(cls, [])
+        return exception_new(vm, [vm.wrap_static(cls)], {})
     if not cls.__flags__ & (1 << 9):
         unsupported(f"constructing a {cls.__module__}.{cls.__name__}, a class written in C")
     return ObjectValue(cls)
@@ -98,7 +98,10 @@ def enum_call(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(BaseException.__new__)
 def exception_new(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ExceptionValue(args[0].as_const(vm), args[1:])
+    cls = args[0].as_const(vm)
+    if issubclass(cls, (BaseExceptionGroup, OSError, SyntaxError, UnicodeError)):
+        unsupported(f"making a {cls.__name__}, which C code takes apart")
+    return ExceptionValue(cls, args[1:])
 
 
 @handles(BaseException.__init__, Exception.__init__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterable
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..signals import NotConst, unsupported
@@ -318,6 +319,22 @@ class MemberDict(DictValue):
     def child(self, key: Hashable) -> Source:
         assert self.owner.source is not None
         return self.owner.source.member(self.table, str(key))
+
+
+class ClassDict(DictValue):
+    """The ``__dict__`` of a class."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: type, members: dict[str, Value]) -> None:
+        DictValue.__init__(self, dict(members), MappingProxyType)
+        self.owner = owner
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return []
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.load_const(self.owner.__dict__)
 
 
 class DictView(Value):

@@ -147,8 +147,9 @@ class ExceptionValue(ObjectValue):
         return [*self.args, self.cause, self.context, *ObjectValue.parts(self, vm)]
 
     def rebuild(self, rb: Rebuilder) -> None:
-        rb.remember(self, lambda: rb.call_with(BaseException.__new__, [Const(self.cls), *self.args]))
-        rb.later(lambda: rb.do(BaseException.__init__, [self, *self.args]))
+        base: Any = next(c for c in self.cls.__mro__ if not c.__flags__ & _HEAP)
+        rb.remember(self, lambda: rb.call_with(base.__new__, [Const(self.cls), *self.args]))
+        rb.later(lambda: rb.do(base.__init__, [self, *self.args]))
         if self.attrs is not None:
             for name, value in self.attrs.known.items():
                 rb.later(lambda k=str(name), v=value: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
