@@ -186,10 +186,16 @@ def forget_bytecode() -> None:
 
 
 def _copied(b: Bytecode) -> Bytecode:
-    items = [Instr(i.op, i.arg, i.flags, i.pos, i.offset) if isinstance(i, Instr) else i for i in b.items]
-    lists = (b.varnames, b.cellvars, b.freevars, b.consts, b.names)
-    names = ("varnames", "cellvars", "freevars", "consts", "names")
-    return replace(b, items=items, regions=list(b.regions), **{n: list(v) for n, v in zip(names, lists)})
+    return replace(
+        b,
+        items=[Instr(i.op, i.arg, i.flags, i.pos, i.offset) if isinstance(i, Instr) else i for i in b.items],
+        regions=list(b.regions),
+        varnames=list(b.varnames),
+        cellvars=list(b.cellvars),
+        freevars=list(b.freevars),
+        consts=list(b.consts),
+        names=list(b.names),
+    )
 
 
 def instructions_of(code: CodeType) -> Bytecode:

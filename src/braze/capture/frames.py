@@ -365,6 +365,7 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
             config=pipeline.settings.config,
             fullgraph=pipeline.settings.fullgraph,
             policy=policy,
+            root=code is session.root,
         )
 
     try:

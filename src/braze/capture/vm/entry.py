@@ -21,6 +21,7 @@ from braze.ir.pause import paused_gc
 from .decode import decode
 from .frame import Frame, moments
 from .output import Captured, CompileGraph, Skip, finish_return
+from .resume import is_continuation
 from .signals import Break, Raised, Restart, StopHere, Unfinished
 from .split import finish_break
 from .tracer import Plan, Tracer
@@ -40,13 +41,15 @@ def capture_frame(
     config: Config | None = None,
     fullgraph: bool = False,
     policy: SizePolicy | None = None,
+    root: bool = True,
 ) -> Captured | Skip:
     """Trace one frame.
 
     ``args`` are the values of its argument slots; ``compile_graph(graph, types, example_inputs)`` gives the callable
-    over tensors, returning a tuple, that the replacement code calls; ``policy`` says which sizes are symbolic. Nothing
-    that exists is changed. Raises Unsupported for a break when ``fullgraph``, and what ``compile_graph`` raises; other
-    failures give a Skip.
+    over tensors, returning a tuple, that the replacement code calls; ``policy`` says which sizes are symbolic; ``root``:
+    the frame is the one that the user compiled, which is split even before it computes anything. Nothing that exists is
+    changed. Raises Unsupported for a break when ``fullgraph``, and what ``compile_graph`` raises; other failures give a
+    Skip.
     """
     if code.co_flags & _GENERATORS:
         return Skip("a generator or coroutine", always=True)
@@ -56,8 +59,8 @@ def capture_frame(
     if state.inference_mode:
         # composite operators stay whole in inference mode; without gradients the graph is the same
         with torch.inference_mode(False), torch.no_grad():
-            return _capture(code, function, args, compile_graph, fullgraph, state, policy)
-    return _capture(code, function, args, compile_graph, fullgraph, state, policy)
+            return _capture(code, function, args, compile_graph, fullgraph, state, policy, root)
+    return _capture(code, function, args, compile_graph, fullgraph, state, policy, root)
 
 
 def _capture(
@@ -68,6 +71,7 @@ def _capture(
     fullgraph: bool,
     state: GlobalState,
     policy: SizePolicy | None,
+    root: bool,
 ) -> Captured | Skip:
     plan = Plan(policy=policy or SizePolicy())
     plan.policy.begin()
@@ -77,7 +81,7 @@ def _capture(
                 t = _run(code, function, args, plan, state)
                 if t.error is None or fullgraph:
                     return t.result(compile_graph, fullgraph)
-                return _split(t, code, function, args, compile_graph, state)
+                return _split(t, code, function, args, compile_graph, state, root)
             except Unfinished as e:
                 plan.real_generators.add(e.serial)
     return Skip("too many generators that are dropped before they are done")
@@ -94,6 +98,7 @@ def _split(
     args: Sequence[Any],
     compile_graph: CompileGraph,
     state: GlobalState,
+    root: bool,
 ) -> Captured | Skip:
     """Trace again, up to what ended the first trace, and make a graph break there."""
     e, reason = first.error, first.reason()
@@ -102,6 +107,8 @@ def _split(
     e.__traceback__ = None  # it holds all frames
     if reason.whole and complete:
         places.pop()
+    if not (root or is_continuation(code) or first.frame.computes()):
+        return Skip(f"{reason.what}, before it computes anything", reason.loc, hint=reason.hint)
     out: Captured | Skip | None = None
     for serial, jumps, pc in dict.fromkeys([*places[:-ATTEMPTS:-1], *places[:1]]):
         plan = replace(first.plan, stop_serial=serial, stop_jumps=jumps, stop_pc=pc, reason=reason)

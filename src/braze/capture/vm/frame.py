@@ -27,6 +27,7 @@ class Frame:
 
     __slots__ = (
         "vm", "code", "func", "slots", "stack", "pc", "kw_names", "yielded", "pending", "globals", "serial", "jumps",
+        "begun", "tensors",
     )  # fmt: skip
 
     def __init__(self, vm: Tracer, code: Code, func: FunctionValue | MadeFunction, slots: list[Value | None]) -> None:
@@ -41,6 +42,12 @@ class Frame:
         self.serial = vm.frames_made
         vm.frames_made += 1
         self.jumps = 0
+        self.begun = len(vm.graph.nodes)
+        self.tensors = any(v is not None and v.holds_tensor() for v in slots)
+
+    def computes(self) -> bool:
+        """Whether the call got a tensor, or has recorded a call in the graph."""
+        return self.tensors or any(n.op == "call" for n in self.vm.graph.nodes[self.begun :])
 
     @property
     def op(self) -> Op:
@@ -130,7 +137,8 @@ def moments(e: BaseException) -> tuple[list[tuple[int, int, int]], bool]:
     """Where a trace that an exception ended can be split: the moments (serial, jumps, pc) of the frames that it went
     through, from the outermost one inwards; and whether the last one is where the exception was raised.
 
-    Every frame but the last is at a call whose result is what the next frame returns.
+    Every frame but the last is at a call whose result is what the next frame returns. A call that computes nothing is
+    not split: Python runs it as one instruction.
     """
     out: list[tuple[int, int, int]] = []
     last: Frame | None = None
@@ -140,7 +148,7 @@ def moments(e: BaseException) -> tuple[list[tuple[int, int, int]], bool]:
         if code is Frame.run.__code__:
             frame = tb.tb_frame.f_locals["self"]
             if frame is not last:
-                if last is not None and last.op.name not in _CALLS:
+                if last is not None and (last.op.name not in _CALLS or not frame.computes()):
                     return out, False
                 out.append((frame.serial, frame.jumps, frame.pc - 1))
                 last = frame

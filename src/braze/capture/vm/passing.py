@@ -15,5 +15,5 @@ def passes_result(function: F) -> F:
 
     Where only such functions are between two frames, the inner one can be left and entered again (a nested break).
     """
-    PASSING.add(function.__code__)  # type: ignore[attr-defined]
+    PASSING.add(function.__code__)
     return function

@@ -31,6 +31,10 @@ class Value:
         self.source = source
 
     # -- what it is ----
+    def holds_tensor(self) -> bool:
+        """Whether it is a tensor, or a container that is known to hold one."""
+        return False
+
     def pytype(self, vm: Tracer) -> type:
         """The object's class, guarded."""
         raise NotImplementedError(type(self).__name__)

@@ -11,6 +11,8 @@ from collections.abc import Hashable, Iterable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..signals import NotConst, unsupported
 from .base import NULL, Const, ObjectKey, TupleKey, Value, has_object_key
 from .iterators import ItemsIterator
@@ -67,6 +69,10 @@ class DictValue(Value):
 
     def pytype(self, vm: Tracer) -> type:
         return self.cls
+
+    def holds_tensor(self) -> bool:
+        known = any(x.holds_tensor() for x in self.known.values())
+        return known or self.raw is not None and any(isinstance(x, torch.Tensor) for x in self.raw.values())
 
     # -- the existing dict ----
     def child(self, key: Hashable) -> Source:

@@ -35,6 +35,11 @@ class SequenceValue(Value):
     def pytype(self, vm: Tracer) -> type:
         return self.cls
 
+    def holds_tensor(self) -> bool:
+        if self._items is None:
+            return any(isinstance(x, torch.Tensor) for x in self.raw)
+        return any(isinstance(x, SequenceValue) or x.holds_tensor() for x in self._items)
+
     def items(self, vm: Tracer) -> list[Value]:
         """The items; do not change the list."""
         if self._items is None:

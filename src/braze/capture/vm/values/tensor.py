@@ -46,6 +46,9 @@ class TensorValue(Value):
     def __repr__(self) -> str:
         return f"TensorValue({self._node or self.source})"
 
+    def holds_tensor(self) -> bool:
+        return True
+
     def node(self, vm: Tracer) -> Node:
         if self._node is None:
             vm.add_input(self)
