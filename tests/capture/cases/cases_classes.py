@@ -104,6 +104,8 @@ CASES = {
         "class_attr = Box.kind\nobj.kind = 'mine'\nr = obj.kind, Box.kind, class_attr\ndel obj.kind\nr += (obj.kind,)",
     ],
     "any": [
+        "loss = nn.CrossEntropyLoss()\nprint('made')\nr = loss(x, torch.tensor([0, 1]))",
+        "class Late(nn.Module):\n    def __init__(self):\n        print('before')\n        super().__init__()\n        self.k = 2\n    def forward(self, v): return v * self.k\nr = Late()(x)",
         "Box.count += 1\nr = Box.count\nBox.count = 0",
         "TABLE['three'] = 3\nr = len(TABLE)",
         "n2 = Net()\nr = n2(x).shape",

@@ -46,10 +46,10 @@ def capture_frame(
     """Trace one frame.
 
     ``args`` are the values of its argument slots; ``compile_graph(graph, types, example_inputs)`` gives the callable
-    over tensors, returning a tuple, that the replacement code calls; ``policy`` says which sizes are symbolic; ``root``:
-    the frame is the one that the user compiled, which is split even before it computes anything. Nothing that exists is
-    changed. Raises Unsupported for a break when ``fullgraph``, and what ``compile_graph`` raises; other failures give a
-    Skip.
+    over tensors, returning a tuple, that the replacement code calls; ``policy`` says which sizes are symbolic.
+    ``root``: the frame is the one that the user compiled, which is split even before it computes anything. Nothing that
+    exists is changed. Raises Unsupported for a break when ``fullgraph``, and what ``compile_graph`` raises; other
+    failures give a Skip.
     """
     if code.co_flags & _GENERATORS:
         return Skip("a generator or coroutine", always=True)

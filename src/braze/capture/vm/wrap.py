@@ -167,6 +167,8 @@ def _module(vm: Tracer, raw: Any, source: Source | None) -> Value:
     vm.guards.type_(source, type(raw))
     if source is None:
         unsupported(f"a {type(raw).__name__} made while tracing by code that is not traced")
+    if "_parameters" not in raw.__dict__:
+        unsupported(f"a {type(raw).__name__} under construction")
     return ModuleValue(type(raw), raw, source)
 
 
