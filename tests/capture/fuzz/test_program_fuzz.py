@@ -59,6 +59,13 @@ REGRESSIONS = {  # what once failed, cut down
         print(k)
     return table[obj], len(table)
 """,
+    "an entry that is only looked for": """
+    g = loud_numbers(x, 3)
+    t = next(g)
+    for t in g:
+        table.setdefault('b', t)
+    return len(table)
+""",
     "yield from and throw": """
     g = delegating(x, 3)
     a = next(g)

@@ -254,3 +254,15 @@ def test_inference_mode():
         with mode():
             out = compiled(X)
             assert torch.equal(out, model(X)) and out.is_inference() == (mode is torch.inference_mode)
+
+
+def test_an_entry_that_is_only_looked_for_is_guarded():
+    def f(x, d):
+        d.setdefault("b", x * 2)
+        return x + len("b" * ("c" in d))
+
+    c = Compiled(f)
+    c.check(X, {"b": X, "c": X})
+    c.check(X, {})
+    c.check(X, {"b": X})
+    c.check(X, {"c": X})

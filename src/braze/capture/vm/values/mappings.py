@@ -135,6 +135,8 @@ class DictValue(Value):
             return None
         if dict.__contains__(self.raw, k):
             v = self.known[key] = self._read(vm, k)
+            if v.guarded_on_use and not isinstance(self, MemberDict):
+                self.guard_has(vm, k, True)
             return v
         self.guard_has(vm, k, False)
         self.known[key] = ABSENT
