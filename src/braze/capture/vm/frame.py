@@ -46,8 +46,9 @@ class Frame:
         self.tensors = any(v is not None and v.holds_tensor() for v in slots)
 
     def computes(self) -> bool:
-        """Whether the call got a tensor, or has recorded a call in the graph; a comprehension is its function's own."""
-        if self.code.code.co_name in _COMPREHENSIONS:
+        """Whether the call got a tensor, or has recorded a call in the graph. Comprehensions and continuations count as
+        what they are part of."""
+        if self.code.code.co_name.endswith(_PARTS):
             return True
         return self.tensors or any(n.op == "call" for n in self.vm.graph.nodes[self.begun :])
 
@@ -130,7 +131,7 @@ class Frame:
         self.pc = target
 
 
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # frames of their own before 3.12
+_PARTS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<resume>")  # comprehensions are frames before 3.12
 _CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
 for _f in (Frame.run, Frame.run_call, Frame.locate, Frame.unwind):
     passes_result(_f)
