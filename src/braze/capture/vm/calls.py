@@ -83,7 +83,6 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
     return inline(vm, f, args, kwargs)
 
 
-@passes_result
 def marked_call(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """A call of a function that ``allow_in_graph`` or ``assume_constant`` has marked; None for others."""
     raw = f.function()
@@ -107,6 +106,7 @@ def marked_call(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[st
     return None
 
 
+@passes_result
 def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Interpret the function's code in a frame of its own."""
     code = f.code
