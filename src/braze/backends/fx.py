@@ -53,7 +53,7 @@ def _map(tree: Any, env: dict[Node, torch.fx.Node], out: torch.fx.Graph, sizes: 
     )
 
 
-_CALLS = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
+_CALLS: dict[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
 
 
 def _size(out: torch.fx.Graph, sizes: dict[str, Any], e: IntLike) -> Any:
