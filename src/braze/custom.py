@@ -20,7 +20,7 @@ from .fake import forget, register
 from .ir import TensorType, contiguous_strides, leaves
 from .prims.registry import register as register_lowering
 
-_libraries: list[torch.library.Library] = []  # registrations live as long as these
+_libraries: list[Any] = []  # registrations live as long as these
 
 
 def primitive(
@@ -49,7 +49,7 @@ def primitive(
         raise ValueError(f'a schema is "namespace::name(arguments) -> results", not {schema!r}')
 
     def add(implementation: Callable[..., Any]) -> Any:
-        library = torch.library.Library(namespace, "FRAGMENT")
+        library: Any = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         library.define(schema.strip().removeprefix(f"{namespace}::"))
         packet = getattr(getattr(torch.ops, namespace), base)
         op = packet.default

@@ -193,3 +193,13 @@ def test_places_in_the_storage() -> None:
         got, want = memory.clone(), memory.clone()
         torch.testing.assert_close(fast(got[i : i + 8].view(2, 4)), diagonal(want[i : i + 8].view(2, 4)))
         torch.testing.assert_close(got, want)
+
+
+def test_a_write_through_complex_and_transposed_views() -> None:
+    def f(x: Any) -> Any:
+        y = torch.view_as_real(torch.view_as_complex(x.view(-1, 2)))
+        y.t_()
+        y.copy_(y.flip(0))
+        return x, y
+
+    compare(f, torch.randn(4, 4))

@@ -42,7 +42,8 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
         positional.append(lowered.pop(a.name))
     named = {a.name: lowered[a.name] for a in form._schema.arguments if a.name in lowered}
     if len(targets) == 1 and "device" not in given and any(a.name == "device" for a in form._schema.arguments):
-        named |= {"dtype": targets[0].val.dtype, "device": targets[0].val.device}
+        t: TensorType = next(leaves(targets)).val
+        named |= {"dtype": t.dtype, "device": t.device}
     node = rec.call(form, *positional, **named)
     results = [node] if isinstance(node.val, TensorType) else [rec.getitem(node, i) for i in range(len(node.val))]
     if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
@@ -62,7 +63,7 @@ def _by_copies(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: A
     bases = [x.node.base for x in others]
     if any(bases.count(t.node.base) > 1 for t in targets):
         raise Unsupported(f"{op} overwrites an argument that shares memory with another one")
-    node = rec.call(form, *[rec.lower(a) for a in args], **{k: rec.lower(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+    node = rec.call(form, *[rec.lower(a) for a in args], **{k: rec.lower(v) for k, v in kwargs.items()})
     results = out if isinstance(out, (tuple, list)) else (out,)
     for i, at in enumerate(form.fresh):
         if results[at] is not None:

@@ -125,7 +125,7 @@ class Recorder:
             args = (*args[:2], args[2] - base.type.offset + node.val.offset)
             type_ = type_.with_(offset=args[2])
         if step.op in PHYSICAL:
-            return self.call(PHYSICAL[step.op], node)  # type: ignore[index]
+            return self.call(PHYSICAL[step.op], node)
         if step.index is None:
             return self.emit(step.op, (node, *args), dict(step.kwargs), type_)
         vals = self.infer(step.op, (node, *args), dict(step.kwargs))

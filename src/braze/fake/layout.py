@@ -295,7 +295,7 @@ def overlaps(sizes: Ints, strides: Ints) -> bool:
     if not all(isinstance(x, int) for pair in pairs for x in pair):
         return any(isinstance(s, int) and s == 0 for s, _ in pairs)
     end = 1
-    for stride, size in sorted(pairs):  # type: ignore[type-var]
+    for stride, size in sorted(pairs):
         if stride < end:  # type: ignore[operator]
             return True
         end += (size - 1) * stride  # type: ignore[assignment]
