@@ -43,7 +43,7 @@ def disable(fn: Any = None, *, recursive: bool = True) -> Any:
     def disabled(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    _C.skip(disabled.__code__, QUIET if recursive else SKIP)
+    _C.skip(disabled.__code__, QUIET if recursive else SKIP)  # type: ignore[attr-defined]
     disabled.__dict__[DISABLED] = True
     return disabled
 

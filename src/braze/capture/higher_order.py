@@ -153,16 +153,19 @@ def flex_attention(
 
 
 _PEER = "torch._higher_" + "order_ops."
-_PLAIN: dict[tuple[str, str], FunctionType] = {
+_PLAIN: dict[tuple[str, str], Any] = {
     (_PEER + "cond", "cond"): cond,
     (_PEER + "while_loop", "while_loop"): while_loop,
     (_PEER + "map", "map"): map_,
     (_PEER + "scan", "scan"): scan,
     (_PEER + "associative_scan", "associative_scan"): associative_scan,
     ("torch.nn.attention.flex_attention", "flex_attention"): flex_attention,
-}  # type: ignore[dict-item]
+}
 
 
 def plain_form(function: FunctionType) -> FunctionType | None:
     """The plain Python function that stands for one of PyTorch's control-flow functions, else None."""
-    return _PLAIN.get((function.__globals__.get("__name__", ""), function.__name__))  # __module__ may say "torch"
+    plain: FunctionType | None = _PLAIN.get(
+        (function.__globals__.get("__name__", ""), function.__name__)
+    )  # __module__ may say "torch"
+    return plain

@@ -71,7 +71,8 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
             vm.guards.function(f.source, raw)
         stand_in = CODE_HANDLERS.get(raw.__code__)
         if stand_in is not None:
-            return stand_in(vm, f, args, kwargs)
+            out: Value = stand_in(vm, f, args, kwargs)
+            return out
         if raw.__name__ == "graph_break" and is_graph_break(raw):
             unsupported("graph_break()", "remove the call")
         if raw.__dict__:

@@ -53,7 +53,7 @@ def _pin(vm: Tracer, v: Value) -> Value:
     if isinstance(v, FloatValue):
         return Const(v.as_const(vm))
     if isinstance(v, SequenceValue) and holds_float(v):
-        return type(v)([_pin(vm, x) for x in v.items(vm)])
+        return v.with_items([_pin(vm, x) for x in v.items(vm)])
     return v
 
 
@@ -116,7 +116,7 @@ def lerp(vm: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Value | None:
     x = args[0]
     assert isinstance(x, TensorValue)
     fake = x.fake(vm)
-    to = {"dtype": Const(fake.dtype), "device": Const(fake.device)}
+    to: dict[str, Value] = {"dtype": Const(fake.dtype), "device": Const(fake.device)}
     return vm.record(target, [*args[:2], vm.record(torch.Tensor.to, [weight.tensor(vm)], to)], {})
 
 
@@ -173,7 +173,7 @@ def widened(vm: Tracer, target: Any, args: Args) -> Args:
 
 def _wide(vm: Tracer, v: Value) -> Value:
     if isinstance(v, SequenceValue):
-        return type(v)([_wide(vm, x) for x in v.items(vm)])
+        return v.with_items([_wide(vm, x) for x in v.items(vm)])
     if isinstance(v, TensorValue) and not v.fake(vm).ndim and v.fake(vm).dtype == torch.float32:
         return vm.record(torch.Tensor.double, [v], {})
     return v

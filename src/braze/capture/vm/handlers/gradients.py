@@ -79,7 +79,7 @@ def backward(vm: Tracer, heads: list[Value], grads: list[Value], given: dict[str
     if not leaves:
         unsupported("backward() that reaches no tensor that requires grad", "the call in eager says why")
     call: list[Value] = [ListValue(list(tensors)), ListValue(list(leaves)), ListValue(list(grads))]
-    options = {"retain_graph": _bool(retain), "create_graph": _bool(create), "allow_unused": TRUE}
+    options: dict[str, Value] = {"retain_graph": _bool(retain), "create_graph": _bool(create), "allow_unused": TRUE}
     new = vm.unpack(vm.record(torch.autograd.grad, call, options))
     for leaf, g in zip(leaves, new):
         if not isinstance(g, TensorValue):

@@ -295,13 +295,14 @@ def _dropwhile_rest(begun: bool, func: Any, it: Any) -> Any:
     return it if begun else itertools.dropwhile(func, it)
 
 
-if hasattr(itertools, "batched"):
+_batched: Any = getattr(itertools, "batched", None)  # since 3.12
+if _batched is not None:
 
-    @handles(itertools.batched)
+    @handles(_batched)
     def batched(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         it, n = args[0].iterate(vm), vm.as_index(args[1] if len(args) > 1 else kwargs["n"])
         strict = "strict" in kwargs and kwargs["strict"].truth(vm)
-        _check(vm, itertools.batched, n)
+        _check(vm, _batched, n)
 
         def step(vm: Tracer) -> Value | None:
             out: list[Value] = []
@@ -311,7 +312,7 @@ if hasattr(itertools, "batched"):
                 vm.raise_(ValueError, "batched(): incomplete batch")
             return TupleValue(out) if out else None
 
-        return LazyIterator(itertools.batched, step, lambda: [it, Const(n), Const(strict)], _batched_rest)
+        return LazyIterator(_batched, step, lambda: [it, Const(n), Const(strict)], _batched_rest)
 
 
 def _batched_rest(it: Any, n: int, strict: bool) -> Any:

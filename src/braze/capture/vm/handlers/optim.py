@@ -38,7 +38,8 @@ def use_grad(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[str, 
     """``_use_grad_for_differentiable(func)(*args)``."""
     func = dict(zip(f.code.co_freevars, f.cells(vm)))["func"].read(vm)
     assert func is not None
-    return vm.call_function(FunctionValue(_step_under_its_grad_mode), [func, *args], kwargs)
+    plain: Any = _step_under_its_grad_mode
+    return vm.call_function(FunctionValue(plain), [func, *args], kwargs)
 
 
 def call_wrapped(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -99,7 +100,8 @@ def make_state(opt: Any, group: dict[str, Any], params: list[torch.Tensor]) -> N
 
 for _cls in vars(torch.optim).values():
     if isinstance(_cls, type) and "_init_group" in vars(_cls):
-        HANDLERS[_cls._init_group] = _prepared(_cls._init_group)
+        _init: Any = vars(_cls)["_init_group"]
+        HANDLERS[_init] = _prepared(_init)
 
 # ---- profiler marks: nothing to compute
 

@@ -140,7 +140,7 @@ def number_of(vm: Tracer, t: TensorValue) -> FloatValue | None:
     x: Value = vm.record(torch.Tensor.detach, [t], {}) if fake.requires_grad else t
     if fake.ndim:
         x = vm.record(torch.Tensor.reshape, [x, TupleValue([])], {})
-    copy = {"dtype": Const(torch.float64), "copy": TRUE}
+    copy: dict[str, Value] = {"dtype": Const(torch.float64), "copy": TRUE}
     out = vm.record(torch.Tensor.to, [x], copy)
     assert isinstance(out, TensorValue)
     return FloatValue(tensor=out)

@@ -98,7 +98,8 @@ class GeneratorValue(IteratorValue):
     def _rest(self, vm: Tracer) -> GeneratorRest:
         if self.running:
             unsupported("a generator that runs leaves the compiled region")
-        return vm.generator_rest(self)
+        rest: GeneratorRest = vm.generator_rest(self)
+        return rest
 
     def rebuild(self, rb: Rebuilder) -> None:
         """One that has not started is made again by the same call, one that has by a continuation."""

@@ -35,6 +35,10 @@ class SequenceValue(Value):
     def pytype(self, vm: Tracer) -> type:
         return self.cls
 
+    def with_items(self, items: list[Value]) -> Value:
+        """A new sequence of the same class."""
+        return TupleValue(items, self.cls) if isinstance(self, TupleValue) else ListValue(items)
+
     def holds_tensor(self) -> bool:
         if self._items is None:
             return any(isinstance(x, torch.Tensor) for x in self.raw)
