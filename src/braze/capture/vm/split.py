@@ -329,8 +329,8 @@ class _Split(Writer):
             rb.push(MadeValue(code, scope, level.cells))
         else:
             e.load_const(FunctionType(code, scope))
-        for v in level.values(index):
-            rb.push(v)
+        for held in level.values(index):
+            rb.push(held)
         for v in entries:
             if isinstance(v, str):
                 e.load(v)

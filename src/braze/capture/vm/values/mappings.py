@@ -335,7 +335,8 @@ class ClassDict(DictValue):
     __slots__ = ("owner",)
 
     def __init__(self, owner: type, members: dict[str, Value]) -> None:
-        DictValue.__init__(self, dict(members), MappingProxyType)
+        known: dict[Hashable, Value] = dict(members)
+        DictValue.__init__(self, known, MappingProxyType)
         self.owner = owner
 
     def parts(self, vm: Tracer) -> list[Value]:
