@@ -365,6 +365,8 @@ def test_the_step_alone() -> None:
     for p, q, r in zip(*(m.parameters() for m in models)):
         torch.testing.assert_close(p, r)
         torch.testing.assert_close(q, r)
+    log = log_of(step)
+    assert log is not None and len(log.graphs) == 1
 
 
 def test_deep_copies_of_a_compiled_step_are_apart() -> None:

@@ -75,6 +75,8 @@ def _prepared(init: Any) -> Any:
 
 def _has_gradient(vm: Tracer, p: torch.Tensor) -> bool:
     v = vm.known_value(p)
+    if v is None:  # the trace has not touched it
+        return p.grad is not None
     return isinstance(v, TensorValue) and isinstance(v.get_attr(vm, "grad"), TensorValue)
 
 
