@@ -67,7 +67,11 @@ def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
     if name == "data":
         return vm.record(torch.Tensor.detach, [v], {})
     if name == "grad_fn":
+        if v.raw is not None and v.raw.grad_fn is not None:
+            unsupported("reading .grad_fn of a tensor that was made outside of the compiled function")
         if v.fake(vm).grad_fn is None:
+            if v.raw is not None and v.source is not None and v.raw.requires_grad:
+                vm.guards.const(v.source.attr("is_leaf"), True)
             return NONE
         unsupported("reading .grad_fn", "only whether it is None is known, through .requires_grad")
     found = find(vm, cls, name)
