@@ -335,7 +335,7 @@ class ClassDict(DictValue):
     __slots__ = ("owner",)
 
     def __init__(self, owner: type, members: dict[str, Value]) -> None:
-        known: dict[Hashable, Value] = dict(members)
+        known: dict[Hashable, Value] = {**members}
         DictValue.__init__(self, known, MappingProxyType)
         self.owner = owner
 
