@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from braze.inductor.loops.ir import Axis, Compute, Const, Index, Instr, Load, Value, operands
 from braze.ir import Expr, Symbol
 
@@ -90,11 +92,7 @@ class Late(NamedTuple):
 def fill(b: Builder, i: Load, lanes: int, value: float | int | bool) -> V:
     """Memory that holds a constant in every lane."""
     elem = ix.memory_elem(i.dtype)
-    v = (
-        b.const("i8", bool(value))
-        if elem == "i8" and i.buffer.type.dtype.itemsize == 1
-        else constant(b, i.dtype, value)
-    )
+    v = b.const("i8", bool(value)) if i.dtype == torch.bool else constant(b, i.dtype, value)
     name = f"braze.fill.{lanes}.{elem}.{''.join(c if c.isalnum() else '_' for c in v.name)}"
     b.helpers[name] = f"@{name} = private unnamed_addr constant <{lanes} x {elem}> splat ({elem} {v.name}), align 64"
     return V(f"@{name}", "ptr", 1, True)

@@ -335,7 +335,7 @@ class ClassDict(DictValue):
     __slots__ = ("owner",)
 
     def __init__(self, owner: type, members: dict[str, Value]) -> None:
-        known: dict[Hashable, Value] = {**members}
+        known: dict[Hashable, Value] = {k: v for k, v in members.items()}  # noqa: C416
         DictValue.__init__(self, known, MappingProxyType)
         self.owner = owner
 
