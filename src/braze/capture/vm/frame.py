@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from braze.capture.skip import skipped_file
+
 from .decode import Code, Op
 from .passing import PASSING, passes_result
 from .signals import Break, NotConst, Raised, StopHere
@@ -51,6 +53,11 @@ class Frame:
         if self.code.code.co_name.endswith(_PARTS):
             return True
         return self.tensors or any(n.op == "call" for n in self.vm.graph.nodes[self.begun :])
+
+    def machinery(self) -> bool:
+        """Whether the code is a library's that may switch modes of the process midway: it is not split."""
+        file = self.code.code.co_filename
+        return skipped_file(file) and not file.endswith("_contextlib.py")
 
     @property
     def op(self) -> Op:
@@ -152,7 +159,7 @@ def moments(e: BaseException) -> tuple[list[tuple[int, int, int]], bool]:
         if code is Frame.run.__code__:
             frame = tb.tb_frame.f_locals["self"]
             if frame is not last:
-                if last is not None and (last.op.name not in _CALLS or not frame.computes()):
+                if last is not None and (last.op.name not in _CALLS or not frame.computes() or frame.machinery()):
                     return out, False
                 out.append((frame.serial, frame.jumps, frame.pc - 1))
                 last = frame
