@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,23 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     import os
 
     os.environ["BRAZE_CACHE_DIR"] = str(tmp_path_factory.mktemp("braze-cache"))
+
+
+@pytest.fixture(autouse=True)
+def _modes_are_put_back() -> Iterator[None]:
+    """A test, or what it runs, that leaves a mode of torch switched fails itself, not the tests after it."""
+    yield
+    left = []
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        left.append("grad mode is off")
+    if torch.is_autocast_enabled("cpu"):
+        torch.set_autocast_enabled("cpu", False)
+        left.append("autocast is on")
+    if torch.is_anomaly_enabled():
+        torch.set_anomaly_enabled(False)
+        left.append("anomaly mode is on")
+    assert not left, f"left behind: {', '.join(left)}"
 
 
 @pytest.fixture
