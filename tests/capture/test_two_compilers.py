@@ -39,3 +39,31 @@ print("done")
 def test_each_inside_the_other() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200)
     assert run.returncode == 0 and run.stdout.split() == ["done"], run.stderr[-3000:]
+
+
+STEP = """
+import torch, braze
+from torch import nn
+
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))  # patches torch.optim
+torch.manual_seed(0)
+model = nn.Linear(4, 4)
+opt = torch.optim.Adam(model.parameters(), lr=0.1)
+
+@braze.compile(backend="eager", fullgraph=True)
+def step(x):
+    loss = model(x).square().mean()
+    loss.backward()
+    opt.step()
+    opt.zero_grad()
+    return loss
+
+losses = [float(step(torch.ones(2, 4))) for _ in range(5)]
+assert losses[-1] < losses[0], losses
+print("done")
+"""
+
+
+def test_a_training_step_after_the_other_compiler_ran() -> None:
+    run = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0 and run.stdout.split() == ["done"], run.stderr[-3000:]

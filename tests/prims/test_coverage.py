@@ -29,10 +29,11 @@ def test_every_opaque_or_refused_call_has_a_reason() -> None:
 def test_no_stale_rows() -> None:
     have = {overload_name(op) for op in overloads()}
     bases = {base_name(op) for op in overloads()}
-    stale = [n for n in DECOMPOSITIONS if n not in have and "_copy" not in n and n not in ABSENT_IN_SOME]
+    ours = [n for n in DECOMPOSITIONS if "::" not in n]  # a name with a namespace is a user's operator, of another test
+    stale = [n for n in ours if n not in have and "_copy" not in n and n not in ABSENT_IN_SOME]
     if CURRENT:
         assert not stale, stale
-        assert not [n for n in [*OPAQUE, *REFUSED] if n not in bases]
+        assert not [n for n in [*OPAQUE, *REFUSED] if n not in bases and "::" not in n]
 
 
 def test_rows_take_the_operators_arguments() -> None:

@@ -15,7 +15,7 @@ from braze.capture.skip import wrapper_file
 
 from .attributes import find, guard_class
 from .frame import Frame
-from .handlers.markers import is_disabled, is_graph_break
+from .handlers.markers import is_disabled, is_graph_break, original
 from .passing import passes_result
 from .registry import (
     BREAKS,
@@ -51,7 +51,7 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
     """Call a Python function: by its handler, as one call of the graph, or inlined."""
     if isinstance(f, FunctionValue):
         raw = f.function()
-        handler = HANDLERS.get(raw)
+        handler = HANDLERS.get(raw) or (HANDLERS.get(original(raw)) if raw.__dict__ else None)
         if handler is not None:
             f.as_const(vm)
             return handler(vm, args, kwargs)

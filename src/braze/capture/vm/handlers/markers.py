@@ -12,6 +12,7 @@ from braze.capture import directives
 
 _DISABLED = "_torch" + "dynamo_disable"
 _SCRIPTED = "_torch" + "dynamo_inline"
+_ORIGINAL = "_torch" + "dynamo_orig_callable"
 
 
 # The code of the wrapper that torch puts around functions of its own which its compiler must not trace.
@@ -31,6 +32,11 @@ def is_disabled(function: FunctionType) -> bool:
     if not runs_quietly(function.__code__):
         _C.skip(function.__code__, directives.SKIP)
     return True
+
+
+def original(function: FunctionType) -> Any:
+    """What torch's own compiler has wrapped: once it has run, optimizers' methods are wrappers of it. Else None."""
+    return function.__dict__.get(_ORIGINAL)
 
 
 def runs_quietly(code: CodeType) -> bool:
