@@ -35,10 +35,40 @@ for _ in range(3):
 print("done")
 """
 
+MODULES = """
+import torch, braze
+from torch import nn
+
+init = nn.Module.__init__
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+assert nn.Module.__init__ is not init  # what makes this a test: the peer's patch is in
+
+def f(x, t, layers):
+    for layer in layers[:2]:
+        x = layer(x)
+    return nn.CrossEntropyLoss()(x, t), nn.ModuleList([nn.ReLU()])
+
+x, t = torch.randn(4, 5), torch.tensor([1, 2, 3, 0])
+layers = nn.ModuleList([nn.Linear(5, 5), nn.Tanh(), nn.ReLU()])
+loss, made = braze.compile(f, backend="eager", fullgraph=True)(x, t, layers)
+torch.testing.assert_close(loss, f(x, t, layers)[0])
+assert type(made) is nn.ModuleList and type(made[0]) is nn.ReLU
+torch.testing.assert_close(made[0](x), x.relu())
+print("done")
+"""
+
+
+def _runs(program: str) -> None:
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0 and run.stdout.split() == ["done"], run.stderr[-3000:]
+
+
+def test_modules_made_inside_after_the_peer_has_patched_their_init() -> None:
+    _runs(MODULES)
+
 
 def test_each_inside_the_other() -> None:
-    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200)
-    assert run.returncode == 0 and run.stdout.split() == ["done"], run.stderr[-3000:]
+    _runs(PROGRAM)
 
 
 STEP = """
@@ -65,5 +95,4 @@ print("done")
 
 
 def test_a_training_step_after_the_other_compiler_ran() -> None:
-    run = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, timeout=200)
-    assert run.returncode == 0 and run.stdout.split() == ["done"], run.stderr[-3000:]
+    _runs(STEP)

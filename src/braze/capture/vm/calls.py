@@ -15,7 +15,7 @@ from braze.capture.skip import wrapper_file
 
 from .attributes import find, guard_class
 from .frame import Frame
-from .handlers.markers import is_disabled, is_graph_break, original
+from .handlers.markers import is_bookkeeping, is_disabled, is_graph_break, original
 from .passing import passes_result
 from .registry import (
     BREAKS,
@@ -29,7 +29,7 @@ from .registry import (
     is_torch_leaf,
 )
 from .signals import NotConst, unsupported
-from .values.base import Value
+from .values.base import NONE, Value
 from .values.functions import MadeFunction
 from .values.generator import GeneratorValue
 from .values.mappings import DictValue
@@ -75,6 +75,8 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
             return out
         if raw.__name__ == "graph_break" and is_graph_break(raw):
             unsupported("graph_break()", "remove the call")
+        if raw.__name__ == "tag" and is_bookkeeping(raw):
+            return NONE
         if raw.__dict__:
             marked = marked_call(vm, f, args, kwargs)
             if marked is not None:

@@ -52,6 +52,13 @@ def is_graph_break(function: FunctionType) -> bool:
     return function.__name__ == "graph_break" and function.__module__.startswith(_PEER)
 
 
+def is_bookkeeping(function: FunctionType) -> bool:
+    """Whether the function is one of the peer's that notes when a module was made, for itself alone: its first use in a
+    process patches ``nn.Module.__init__`` and ``__setstate__`` to call it. It has nothing to note of modules that
+    braze's compiled code makes."""
+    return function.__name__ == "tag" and function.__module__ == _PEER + ".mutation_guard"
+
+
 def scripted(obj: Any) -> Any:
     """The Python function behind a function or object made by ``torch.jit.script``, or None."""
     return getattr(obj, _SCRIPTED, None)
