@@ -81,9 +81,11 @@ def test_every_length() -> None:
 class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8)
-        self.c1, self.b1 = nn.Conv2d(8, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16)
-        self.side, self.head = nn.Conv2d(8, 16, 1, 2), nn.Linear(16, 10)
+        # 16 channels: of a strided 1x1 convolution of 8, channels last, oneDNN's weight gradient on several threads
+        # writes beyond its memory (torch 2.14.1 without braze: a crash)
+        self.stem, self.norm = nn.Conv2d(3, 16, 7, 2, 3), nn.BatchNorm2d(16)
+        self.c1, self.b1 = nn.Conv2d(16, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16)
+        self.side, self.head = nn.Conv2d(16, 16, 1, 2), nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.norm(self.stem(x))), 3, 2, 1)

@@ -4,7 +4,7 @@ threads, and how many passes over the reduction axes there are.
 The nest, outermost first::
 
     unit        the parallel x axes, flattened (and chunks of the vector axis, if that is an x axis); split over threads
-    serial x    axes that must not run in parallel (an atomic_add or a sum hits one element from several points)
+    serial x    axes that must not run in parallel (several points add, sum or indirectly store to one element)
     vector x    if the vector axis is an x axis
     pass 0, 1   each a loop over the r axes (the vector axis last, if it is an r axis)
 
@@ -220,6 +220,8 @@ def _lane_cost(nest: Nest, axis: Axis) -> float:
             cost += 1e6  # its points must come one after another, in lanes of its own
         elif isinstance(i, Store) and i.mode == "atomic_add" and step != 1:
             cost += 24.0
+        elif isinstance(i, Store) and i.mode == "set" and i.indirect and not _last_repeating(nest, i, axis):
+            cost += 1e6  # lanes along it would change which of the stores to one element is the last
         elif step in (0, 1) or (step == -1 and isinstance(i, Load)):
             cost += 0.25 if step == 0 else 1.0
         else:
@@ -232,6 +234,12 @@ def _lane_cost(nest: Nest, axis: Axis) -> float:
             cost += 8.0 if op.fn in HEAVY else 0.5
     size = estimate(axis.size)
     return cost * (16.0 / min(size, 16) if size else 1.0)
+
+
+def _last_repeating(nest: Nest, i: Store, axis: Axis) -> bool:
+    """No axis after this one may hit an element again that this one has hit too."""
+    repeating = [a for a in nest.x + nest.r if not _distinct(nest.offsets[i], a)]
+    return axis not in repeating[:-1]
 
 
 def choose_vector(nest: Nest) -> tuple[Axis | None, bool]:
@@ -295,8 +303,14 @@ def choose_lanes(nest: Nest, axis: Axis, target: Target) -> int:
 
 
 def conflict_free(nest: Nest, axis: Axis) -> bool:
-    """True when different values of the axis never make an atomic_add or a sum hit one element."""
-    return all(_distinct(nest.offsets[i], axis) for i in nest.body if isinstance(i, Store) and i.mode != "set")
+    """True when different values of the axis never make an atomic_add, a sum or an indirect store hit one element: of
+    several indirect stores to one element the last in the order of the axes stays, as in eager."""
+    return all(_distinct(nest.offsets[i], axis) for i in nest.body if isinstance(i, Store) and _may_repeat(i))
+
+
+def _may_repeat(i: Store) -> bool:
+    """Several points may write one element."""
+    return i.mode != "set" or bool(i.indirect)
 
 
 def _distinct(e: IntLike, axis: Axis) -> bool:
