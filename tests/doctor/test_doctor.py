@@ -28,7 +28,7 @@ MACHINES = {
 @pytest.fixture(autouse=True)
 def _settings_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own test library, which other tests import, forbids scripts to set ``torch.backends`` flags."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
 
 
 def written(folder: Path, text: str) -> Path:

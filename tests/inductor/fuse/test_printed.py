@@ -59,7 +59,7 @@ def test_patterns(make: Callable[[], Graph], traits: DeviceTraits) -> None:
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_bench_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_models(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The models' fused programs, forward and backward, run as their text says and as the interpreter does."""
     seen: list[str] = []
 
@@ -74,6 +74,7 @@ def test_bench_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return CompiledProgram(call, "", {}, [])
 
     monkeypatch.setattr(inductor, "compile_program", compile_program)
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))  # a program in the cache would not be compiled
     case = build(name, "tiny", None)
     case.loss(braze.compile(case.model, options={"strict": True})(*case.inputs), case.target).backward()
     assert len(seen) == 2
@@ -97,7 +98,7 @@ def test_constants_and_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "hybrid"])
-def test_host_programs_run_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_programs_run_alone(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The text of what the host runs, kernels included, gives what the compiled program gives."""
     ran: list[tuple[str, list[Any], Any]] = []
 
@@ -113,6 +114,7 @@ def test_host_programs_run_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         return replace(compiled, call=call)
 
     monkeypatch.setattr(inductor, "compile_program", recording)
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
     case = build(name, "tiny", 2)
     case.model.eval()
     case.loss(braze.compile(case.model, options={"strict": True})(*case.inputs), case.target).backward()
