@@ -41,6 +41,16 @@ causal = dict(input_ids=ids, attention_mask=mask, labels=ids)
 seq2seq = dict(input_ids=ids, attention_mask=mask, labels=ids)
 pix = dict(pixel_values=img)
 KV = dict(num_key_value_heads=2)
+SPEECH = {
+    **{k: v for k, v in S.items() if k != "max_position_embeddings"},
+    "conv_dim": (16, 16),
+    "conv_stride": (4, 4),
+    "conv_kernel": (8, 4),
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 2,
+    "mask_time_prob": 0.0,
+}
 CASES = [
     ("BertConfig", "BertForMaskedLM", S, causal),
     ("RobertaConfig", "RobertaForSequenceClassification", S, text),
@@ -358,31 +368,13 @@ CASES = [
     (
         "Wav2Vec2Config",
         "Wav2Vec2ForCTC",
-        {
-            **{k: v for k, v in S.items() if k != "max_position_embeddings"},
-            "conv_dim": (16, 16),
-            "conv_stride": (4, 4),
-            "conv_kernel": (8, 4),
-            "num_feat_extract_layers": 2,
-            "num_conv_pos_embeddings": 8,
-            "num_conv_pos_embedding_groups": 2,
-            "mask_time_prob": 0.0,
-        },
+        SPEECH,
         dict(input_values=torch.randn(2, 800)),
     ),
     (
         "HubertConfig",
         "HubertModel",
-        {
-            **{k: v for k, v in S.items() if k != "max_position_embeddings"},
-            "conv_dim": (16, 16),
-            "conv_stride": (4, 4),
-            "conv_kernel": (8, 4),
-            "num_feat_extract_layers": 2,
-            "num_conv_pos_embeddings": 8,
-            "num_conv_pos_embedding_groups": 2,
-            "mask_time_prob": 0.0,
-        },
+        SPEECH,
         dict(input_values=torch.randn(2, 800)),
     ),
     (

@@ -77,8 +77,7 @@ def associative_scan(
     for i in _order(n, reverse):
         x = [t.select(dim, i) for t in leaves]
         done.append(combine(done[-1], x) if done else x)
-    columns = zip(*(done[::-1] if reverse else done))
-    return pytree.tree_unflatten([torch.stack(list(c), dim) for c in columns], spec)
+    return pytree.tree_unflatten(_stacked(done[::-1] if reverse else done, dim), spec)
 
 
 def _order(n: int, reverse: bool) -> Any:
@@ -165,7 +164,6 @@ _PLAIN: dict[tuple[str, str], Any] = {
 
 def plain_form(function: FunctionType) -> FunctionType | None:
     """The plain Python function that stands for one of PyTorch's control-flow functions, else None."""
-    plain: FunctionType | None = _PLAIN.get(
-        (function.__globals__.get("__name__", ""), function.__name__)
-    )  # __module__ may say "torch"
+    home = function.__globals__.get("__name__", "")  # __module__ may say "torch"
+    plain: FunctionType | None = _PLAIN.get((home, function.__name__))
     return plain
