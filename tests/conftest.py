@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,9 +32,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True, scope="session")
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests never read or write the user's on-disk cache."""
-    import os
-
     os.environ["BRAZE_CACHE_DIR"] = str(tmp_path_factory.mktemp("braze-cache"))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Each test draws the same numbers in every run; BRAZE_TEST_SEED=n draws others, to find tight tolerances."""
+    seed = int(os.environ.get("BRAZE_TEST_SEED", "0"))
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)

@@ -260,7 +260,7 @@ def test_an_item_stays_in_the_graph() -> None:
     fast, inputs = braze.compile(f, backend="inductor", fullgraph=True), x()
     got, want = fast(inputs), f(inputs)
     assert type(got[0]) is float
-    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)  # floats, but of a float32 sum in another order
 
 
 def test_grad_scaler_is_right() -> None:
