@@ -237,6 +237,14 @@ MOVES: dict[str, Callable[[], Case]] = {
         lambda x: x.contiguous(memory_format=torch.channels_last),
         (r(16, 64, 56, 56),),
     ),
+    "to channels last deep": lambda: (
+        lambda x: x.contiguous(memory_format=torch.channels_last),
+        (r(32, 256, 14, 14),),
+    ),
+    "from channels last": lambda: (
+        lambda x: x.contiguous(),
+        (r(16, 64, 56, 56).contiguous(memory_format=torch.channels_last),),
+    ),
     "permute 4d": lambda: (lambda x: x.permute(3, 1, 0, 2).contiguous(), (r(32, 48, 40, 36),)),
     "pixel shuffle": lambda: (lambda x: F.pixel_shuffle(x, 2), (r(8, 64, 56, 56),)),
     "cat rows": lambda: (lambda x, y: torch.cat((x, y), 0), (r(2048, 768), r(1024, 768))),

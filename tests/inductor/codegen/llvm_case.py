@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from braze.config import Config
@@ -12,9 +14,21 @@ from braze.inductor.codegen.llvm_module import emit_source
 from braze.inductor.codegen.program import kernel_order
 from braze.inductor.loops import Axis, Buffer, Compute, Const, Instr, Kernel, Load, Store, Value, run_kernel
 from braze.ir import Expr, IntLike, Symbol, symbol, tensor_type
-from braze.runtime.cpu import Target, load_kernels
+from braze.runtime.cpu import Target, host_target, load_kernels
 
 CPU = torch.device("cpu")
+
+
+def restricted(name: str) -> Target:
+    """The host's target without its wider features, as an older machine would have it."""
+    host = host_target()
+    if "x86_64" not in host.triple:
+        pytest.skip("needs an x86 machine")
+    on = {"avx2": "+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+lzcnt,+sse4.2,+avx", "plain": ""}[name]
+    flags = frozenset(f.strip("+") for f in on.split(",") if f) | {"sse2"} | ({"sse4.1"} if on else set())
+    if not flags <= host.flags:
+        pytest.skip(f"this machine lacks {flags - host.flags}")
+    return dataclasses.replace(host, cpu="x86-64", features=on, flags=flags, vector_bits=256 if name == "avx2" else 128)
 
 
 def axis(name: str, size: IntLike) -> tuple[Expr, Axis]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from llvm_case import axis, buffer, built, clone, kernel
-from test_llvm_kernels import TARGETS, _restricted
+from llvm_case import axis, buffer, built, clone, kernel, restricted
+from test_llvm_kernels import TARGETS
 
 from braze.inductor.loops import Buffer, Compute, Const, Index, Kernel, Load, Reduce, Store, run_kernel
 from braze.ir import symbol
@@ -203,7 +203,7 @@ def check(seeds: list[int], target: Any) -> list[str]:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("block", range(2))
 def test_random_kernels(block: int, name: str) -> None:
-    target = host_target() if name == "host" else _restricted(name)
+    target = host_target() if name == "host" else restricted(name)
     assert not check(list(range(block * 20, block * 20 + 20)), target)
 
 
@@ -211,5 +211,5 @@ def test_random_kernels(block: int, name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("block", range(40))
 def test_many_random_kernels(block: int, name: str) -> None:
-    target = host_target() if name == "host" else _restricted(name)
+    target = host_target() if name == "host" else restricted(name)
     assert not check(list(range(1000 + block * 25, 1000 + block * 25 + 25)), target)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
 import torch
-from llvm_case import axis, buffer, built, clone, compare, kernel, same
+from llvm_case import axis, buffer, built, clone, compare, kernel, restricted, same
 
 from braze.errors import Unsupported
 from braze.inductor.loops import Compute, Const, Index, Kernel, Load, Reduce, Store, run_kernel
@@ -18,24 +17,12 @@ from braze.runtime.cpu import Target, host_target
 F32, I64 = torch.float32, torch.int64
 
 
-def _restricted(name: str) -> Target:
-    """The host's target without its wider features, as an older machine would have it."""
-    host = host_target()
-    if "x86_64" not in host.triple:
-        pytest.skip("needs an x86 machine")
-    on = {"avx2": "+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+lzcnt,+sse4.2,+avx", "plain": ""}[name]
-    flags = frozenset(f.strip("+") for f in on.split(",") if f) | {"sse2"} | ({"sse4.1"} if on else set())
-    if not flags <= host.flags:
-        pytest.skip(f"this machine lacks {flags - host.flags}")
-    return dataclasses.replace(host, cpu="x86-64", features=on, flags=flags, vector_bits=256 if name == "avx2" else 128)
-
-
 TARGETS = ["host", "avx2", "plain"]
 
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Target:
-    return host_target() if request.param == "host" else _restricted(request.param)
+    return host_target() if request.param == "host" else restricted(request.param)
 
 
 def softmax(

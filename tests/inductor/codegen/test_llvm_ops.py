@@ -229,6 +229,7 @@ def test_convert_between_all_dtypes() -> None:
 def test_narrow_floats_round_to_nearest_even() -> None:
     bits = torch.arange(0, 2**16, dtype=torch.int32)
     every = torch.cat([(bits << 16) | low for low in (0x7FFF, 0x8000, 0x8001, 0)]).view(torch.float32)
+    every = torch.cat([every, every[torch.randperm(len(every))]])  # subnormal numbers among others, and by themselves
     for target in (BF16, F16):
         k, memory = elementwise("convert", [every], target)
         built([k])[0](memory)

@@ -265,9 +265,12 @@ def load(b: Builder, i: Load, at: Place, lanes: Lanes, mask: V | None, vector: b
         raw = _strided_load(b, elem, at.base, at.step, align, lanes.count)
     else:
         raw = _gather(b, elem, lane_pointers(b, elem, at, lanes.count), align, mask, b.splat(other, lanes.count))
-    if dtype == torch.bool:
-        return b.compare("ne", raw, b.like(raw, 0))
-    return raw
+    return from_memory(b, dtype, raw)
+
+
+def from_memory(b: Builder, dtype: torch.dtype, raw: V) -> V:
+    """A value as registers hold it."""
+    return b.compare("ne", raw, b.like(raw, 0)) if dtype == torch.bool else raw
 
 
 def keep(b: Builder, dtype: torch.dtype, at: Place, value: V) -> None:
@@ -280,7 +283,7 @@ def kept(b: Builder, dtype: torch.dtype, at: Place, count: int) -> V:
     """Read back what ``keep`` wrote."""
     elem = memory_elem(dtype)
     raw = b.let(elem, count, f"load {vec_type(elem, count)}, {at.base.typed}, align {dtype.itemsize}")
-    return b.compare("ne", raw, b.like(raw, 0)) if dtype == torch.bool else raw
+    return from_memory(b, dtype, raw)
 
 
 def _safe(b: Builder) -> V:
@@ -336,6 +339,13 @@ def row_load(b: Builder, i: Load, base: V, distance: V, count: int, mask: V | No
     if mask is not None:
         return _masked_load(b, elem, p, align, mask, b.splat(b.const(elem, 0), count))
     return b.let(elem, count, f"load <{count} x {elem}>, {p.typed}, align {align}")
+
+
+def prefetch(b: Builder, i: Load, base: V, distance: V) -> None:
+    """Ask for the cache line ``distance`` elements after ``base``; any address may be given."""
+    p = b.let("ptr", 1, f"getelementptr {memory_elem(i.dtype)}, {base.typed}, {distance.typed}")
+    b.declare("llvm.prefetch.p0", "void", ["ptr", "i32 immarg", "i32 immarg", "i32 immarg"])
+    b.emit(f"call void @llvm.prefetch.p0({p.typed}, i32 0, i32 3, i32 1)")
 
 
 def _reversed_load(b: Builder, elem: str, base: V, align: int, n: int, mask: V | None, other: V) -> V:

@@ -20,7 +20,7 @@ from .llvm_plan import Plan, arguments, is_point, row_instrs
 from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold
 from .llvm_stream import Stream, declare_states
-from .llvm_tile import declare_tiles, stage_tile, staged_place
+from .llvm_tile import declare_tiles, staged_place, walk_tile
 
 
 class Writer:
@@ -37,6 +37,7 @@ class Writer:
         self.number = 0  # of the pass that is being written
         self.known: dict[Value, bool] = {}  # comparisons that the current piece of the vector axis decides
         self.late: dict[Value, Late] = {}  # values still in memory
+        self.staged: dict[Instr, V] = {}  # transposed rows in registers, as they are in memory
         self.may_wait = frozenset() if self.nest.r else late_values(self.nest.body)
 
     # -- levels and scopes
@@ -133,8 +134,7 @@ class Writer:
             else:
                 self.vector_loop(axis, lo, hi, even, body, [], [])
         elif plan.tile is not None and axis is plan.tile.axis:
-            lo, hi = stage_tile(self, plan.tile)
-            self.b.loop(lo, hi, 1, body, runs=True)
+            walk_tile(self, plan.tile, body)
         else:
             self.b.loop(self.b.const("i64", 0), size, 1, body, runs=_runs(axis.size))
 
@@ -294,6 +294,9 @@ class Writer:
         if wanted is not None and wanted.const and wanted.lanes == 1 and wanted.name == "false":
             other = self.b.const("i1", bool(i.other)) if i.dtype == torch.bool else constant(self.b, i.dtype, i.other)
             self.scope.values[i] = other
+            return
+        if i in self.staged:
+            self.scope.values[i] = ix.from_memory(self.b, i.dtype, self.staged[i])
             return
         staged = staged_place(self, i)
         at, mask = (staged, None) if staged else self._place(i)

@@ -27,22 +27,25 @@ LOG = (
     -0.2500081956386566,
     0.3333333134651184,
 )  # 6e-9
-ERF_SMALL = (
-    -0.0005964254960417747,
-    0.004988004453480244,
-    -0.026763124391436577,
-    0.11281721293926239,
-    -0.37612485885620117,
-    0.12837915122509003,
-)  # 2e-8, |x| < 0.9277
-ERF_LARGE = (
-    0.0002145949547411874,
-    -0.0032199749257415533,
-    0.022906029596924782,
-    -0.1052868515253067,
-    -0.6356993913650513,
-    -0.1285199522972107,
-)  # 3e-9: log(erfc(x)) / x + 1, 0.9 < x < 3.95
+ERF = (
+    1.3345229490369093e-05,
+    -0.00016963903908617795,
+    0.0009126860531978309,
+    -0.002404424361884594,
+    0.00023077407968230546,
+    0.027632400393486023,
+    -0.1482771784067154,
+    -0.9184476137161255,
+    0.37209296226501465,
+)  # 4e-9 of erf: log2(erfc(x)) / x + 2, 0 < x < 4
+EXP2M1 = (
+    0.00015403516590595245,
+    0.00133907375857234,
+    0.009618237614631653,
+    0.05550357326865196,
+    0.24022649228572845,
+    0.6931471824645996,
+)  # 1e-8: (2**x - 1) / x, |x| < 0.5
 
 
 def _reduce(b: Builder, x: V) -> tuple[V, V, V]:
@@ -63,12 +66,6 @@ def _scale(b: Builder, p: V, shifted: V) -> V:
     """p * 2**n, for |n| so small that the result is a normal number."""
     e = b.binary("shl", b.bits(shifted), V("23", "i32", 1, True))
     return b.from_bits(b.add(b.bits(p), e))
-
-
-def exp_normal(b: Builder, x: V) -> V:
-    """exp(x) for -87 < x < 88."""
-    r, _, shifted = _reduce(b, x)
-    return _scale(b, _exp_poly(b, r), shifted)
 
 
 def exp(b: Builder, x: V) -> V:
@@ -160,11 +157,14 @@ def log1p(b: Builder, x: V) -> V:
 
 
 def erf(b: Builder, x: V) -> V:
+    """1 - 2**z with z = log2(erfc(|x|)), by way of 2**z - 1, so that small results keep their relative accuracy."""
     t = b.lower(b.like(x, 4.0), b.intrinsic("fabs", x))  # erf(4) rounds to 1
-    small = b.fma(b.horner(b.mul(x, x), ERF_SMALL), x, x)
-    tail = exp_normal(b, b.fma(b.horner(t, ERF_LARGE), t, b.neg(t)))
-    large = b.intrinsic("copysign", b.sub(b.like(x, 1.0), tail), x)
-    return b.select(b.compare("ogt", t, b.like(x, 0.9277)), large, small)
+    z = b.fma(b.horner(t, ERF), t, b.mul(t, b.like(x, -2.0)))
+    shifted = b.add(z, b.like(x, ROUNDER))
+    f = b.sub(z, b.sub(shifted, b.like(x, ROUNDER)))
+    power = _scale(b, b.splat(b.like(x, 1.0), x.lanes), shifted)
+    p = b.mul(b.horner(f, EXP2M1), f)
+    return b.intrinsic("copysign", b.fma(b.neg(power), p, b.sub(b.like(x, 1.0), power)), x)
 
 
 INLINE: dict[str, Callable[[Builder, V], V]] = {

@@ -454,13 +454,40 @@ def convert(b: Builder, x: V, source: torch.dtype, target: torch.dtype) -> V:
     return b.cast("trunc", x, elem)
 
 
+SUBNORMAL = 0x20  # of the instruction that tells kinds of numbers apart
+
+
 def float_to_bfloat(b: Builder, x: V) -> V:
-    """f32 to bf16 bits, to nearest even, in integers: ``fptrunc`` to bfloat crashes LLVM without AVX512-BF16."""
+    """f32 to bf16 bits, to nearest even. (``fptrunc`` to bfloat crashes LLVM without AVX512-BF16.)"""
+    if x.lanes >= 32 and "avx512bf16" in b.features:
+        return _hardware_bfloat(b, x)
+    return _rounded_bfloat(b, x)
+
+
+def _rounded_bfloat(b: Builder, x: V) -> V:
     u = b.bits(x)
     odd = b.binary("and", b.binary("lshr", u, b.like(u, 16)), b.like(u, 1))
     r = b.binary("lshr", b.add(b.add(u, b.like(u, 0x7FFF)), odd), b.like(u, 16))
     r = b.select(b.is_nan(x), b.splat(b.like(u, 0x7FC0), x.lanes), r)
     return b.cast("trunc", r, "i16")
+
+
+def _hardware_bfloat(b: Builder, x: V) -> V:
+    """The machine's instruction, which takes subnormal numbers for zero: where a lane has one, in integers."""
+    joined, small = "llvm.x86.avx512bf16.cvtne2ps2bf16.512", "llvm.x86.avx512.fpclass.ps.512"
+    b.declare(joined, "<32 x bfloat>", ["<16 x float>"] * 2)
+    b.declare(small, "<16 x i1>", ["<16 x float>", "i32"])
+    pieces = [b.slice(x, k, 16) for k in range(0, x.lanes, 16)]
+    out, any_small = [], None
+    for low, high in zip(pieces[::2], pieces[1::2]):
+        pair = b.let("bfloat", 32, f"call <32 x bfloat> @{joined}({high.typed}, {low.typed})")
+        out.append(b.let("i16", 32, f"bitcast {pair.typed} to <32 x i16>"))
+    for v in pieces:
+        found = b.let("i1", 16, f"call <16 x i1> @{small}({v.typed}, i32 {SUBNORMAL})")
+        any_small = found if any_small is None else b.binary("or", any_small, found)
+    assert any_small is not None
+    some = b.compare("ne", b.let("i16", 1, f"bitcast {any_small.typed} to i16"), b.const("i16", 0))
+    return b.when(some, lambda: [_rounded_bfloat(b, x)], [b.concat(out)])[0]
 
 
 def _hardware_half(b: Builder) -> bool:

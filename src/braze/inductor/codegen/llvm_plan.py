@@ -68,11 +68,15 @@ class Nest:
 @dataclass
 class Tile:
     """A transpose in registers: ``loads`` are scattered in the lanes but contiguous along ``axis``.  ``block`` is the
-    unit axis that counts blocks of TILE elements of ``axis``, whose own loop runs inside the vector loop."""
+    unit axis that counts blocks of ``span`` elements (a multiple of TILE) of ``axis``, whose own loop runs inside the
+    vector loop.  ``unroll``: no loop over TILE of them; ``prefetch``: ask for the operand's lines early."""
 
     axis: Axis
     block: Axis
     loads: list[Load]
+    span: int
+    unroll: bool
+    prefetch: bool
 
 
 @dataclass
@@ -405,11 +409,24 @@ def find_tile(nest: Nest, vector: Axis, units: list[Axis]) -> Tile | None:
                 best = a
     if best is None or min(estimate(best.size), estimate(vector.size)) < TILE:
         return None
-    size = -(-best.size // TILE)
+    span = _span(nest, vector, best, units)
+    size = -(-best.size // span)
     block = symbol(f"{best.index.name}_block", 0, max(bounds(size)[1] - 1, 0))
     found = symbol_of(block)
     assert found is not None
-    return Tile(best, Axis(found, size), [i for i in loads if lane_step(nest, i, best.index) == 1])
+    tiled = [i for i in loads if lane_step(nest, i, best.index) == 1]
+    work = [i for i in nest.body if isinstance(i, Compute)]
+    unroll = len(work) <= 8 and not any(i.fn in HEAVY for i in work)
+    return Tile(best, Axis(found, size), tiled, span, unroll, span == TILE)
+
+
+def _span(nest: Nest, vector: Axis, axis: Axis, units: list[Axis]) -> int:
+    """Elements of the tile's axis in a unit: several blocks where the vector axis is short, and enough units left."""
+    span, others = TILE, estimate(product([a.size for a in units if a is not axis]))
+    if estimate(vector.size) <= 8 * TILE:
+        while span < 16 * TILE and others * (estimate(axis.size) // (2 * span)) >= 16:
+            span *= 2
+    return span
 
 
 def _scattered(nest: Nest, i: Load, vector: Axis) -> bool:

@@ -1,9 +1,16 @@
-"""Transposes: blocks of an operand that is scattered in the lanes are read along its contiguous axis, transposed in
-registers, and kept on the stack for the loop over that axis."""
+"""Transposes: blocks of an operand that is scattered in the lanes are read along its contiguous axis and transposed in
+registers, which the code for each element of that axis uses; where that code is long, they are kept on the stack for a
+loop.
+
+What is limited is how many cache lines are under way.  Along a long vector axis a unit walks one block, and asks for
+the lines of the next lanes early: no hardware sees that pattern.  A short vector axis (channels of an image) is walked
+inside of several blocks, whose lines follow each other.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from braze.inductor.loops.ir import Load
 from braze.ir import coefficient
@@ -15,6 +22,8 @@ from .llvm_plan import TILE, Tile
 if TYPE_CHECKING:
     from .llvm_kernel import Writer
 
+Body = Callable[[V, list[V]], Any]
+
 
 def declare_tiles(w: Writer) -> None:
     """Stack memory for the transposed blocks."""
@@ -22,30 +31,72 @@ def declare_tiles(w: Writer) -> None:
         w.b.emit(f"%tile{n} = alloca [{TILE * TILE} x {ix.memory_elem(i.dtype)}], align 64")
 
 
-def stage_tile(w: Writer, tile: Tile) -> tuple[V, V]:
-    """Fill the blocks for the current lanes; the span of the tile's axis that they cover."""
+def walk_tile(w: Writer, tile: Tile, body: Body) -> None:
+    """``body`` for each element of the tile's axis in the current block, TILE of them at a time."""
     b = w.b
-    lo = b.mul(w.scope.symbols[tile.block.index], b.const("i64", TILE))
-    count = b.const("i64", TILE)
-    full = isinstance(tile.axis.size, int) and tile.axis.size % TILE == 0
-    if not full:
-        left = b.sub(ix.scalar_index(b, tile.axis.size, w.scope), lo)
-        count = b.select(b.compare("slt", left, count), left, count)
-    if w.lanes.count == TILE:
-        _stage(w, tile, lo, None if full else count)
-    return lo, b.add(lo, count)
+    lo = b.mul(w.scope.symbols[tile.block.index], b.const("i64", tile.span))
+    size = ix.scalar_index(b, tile.axis.size, w.scope)
+    hi = b.add(lo, b.const("i64", tile.span))
+    if not isinstance(tile.axis.size, int) or tile.axis.size % tile.span:
+        hi = b.select(b.compare("slt", size, hi), size, hi)
+    if w.lanes.count != TILE:
+        b.loop(lo, hi, 1, body, runs=True)
+        return
+    whole = isinstance(tile.axis.size, int) and tile.axis.size % TILE == 0
+
+    def some(first: V, _: list[V]) -> tuple[()]:
+        if whole:
+            _whole(w, tile, first, body)
+            return ()
+        left = b.sub(hi, first)
+        full = b.compare("sge", left, b.const("i64", TILE))
+        b.when(full, lambda: _whole(w, tile, first, body))
+        b.when(b.binary("xor", full, b.const("i1", True)), lambda: _part(w, tile, first, left, body))
+        return ()
+
+    if tile.span == TILE:
+        some(lo, [])
+    else:
+        b.loop(lo, hi, TILE, some, runs=True)
 
 
-def _stage(w: Writer, tile: Tile, first: V, count: V | None) -> None:
+def _whole(w: Writer, tile: Tile, first: V, body: Body) -> None:
+    """TILE elements: one after the other without a loop where there is little to do for each."""
+    b = w.b
+    if not tile.unroll:
+        _keep(w, tile, _rows(w, tile, first, None))
+        b.loop(first, b.add(first, b.const("i64", TILE)), 1, body, runs=True)
+        return
+    outer = w.scope
+    w.scope = outer.copy()
+    rows = _rows(w, tile, first, None)
+    for k in range(TILE):
+        w.staged = {i: v[k] for i, v in zip(tile.loads, rows)}
+        body(b.add(first, b.const("i64", k)), [])
+    w.staged = {}
+    w.scope = outer
+
+
+def _part(w: Writer, tile: Tile, first: V, count: V, body: Body) -> None:
+    """Fewer than TILE elements."""
+    b = w.b
+    mask = b.compare("slt", b.iota("i32", TILE), b.cast("trunc", count, "i32"))
+    outer = w.scope
+    w.scope = outer.copy()
+    _keep(w, tile, _rows(w, tile, first, mask))
+    b.loop(first, b.add(first, count), 1, body, runs=True)
+    w.scope = outer
+
+
+def _rows(w: Writer, tile: Tile, first: V, mask: V | None) -> list[list[V]]:
+    """Of each load the transposed block that begins at ``first`` of the tile's axis, as it is in memory."""
     outer = w.scope
     w.scope = outer.copy()
     w.scope.symbols[tile.axis.index] = first
     b, vector = w.b, w.plan.vector
     assert vector is not None
-    mask = None
-    if count is not None:
-        mask = b.compare("slt", b.iota("i32", TILE), b.cast("trunc", count, "i32"))
-    for n, i in enumerate(tile.loads):
+    out = []
+    for i in tile.loads:
         base = ix.pointer(b, i.buffer, w.nest.offsets[i], w.scope, w.levels, 99)
         step = coefficient(w.nest.offsets[i], vector.index)
         assert step is not None
@@ -55,10 +106,19 @@ def _stage(w: Writer, tile: Tile, first: V, count: V | None) -> None:
             if w.lanes.mask is not None and k:  # past the end: read the first row again
                 distance = b.select(b.extract(w.lanes.mask, k), distance, b.const("i64", 0))
             rows.append(ix.row_load(b, i, base, distance, TILE, mask))
-        for k, v in enumerate(b.transpose(rows)):
+            if tile.prefetch and mask is None and w.lanes.mask is None:
+                ix.prefetch(b, i, base, ix.scalar_index(b, step * (k + TILE), w.scope))
+        out.append(b.transpose(rows))
+    w.scope = outer
+    return out
+
+
+def _keep(w: Writer, tile: Tile, blocks: list[list[V]]) -> None:
+    b = w.b
+    for n, (i, rows) in enumerate(zip(tile.loads, blocks)):
+        for k, v in enumerate(rows):
             at = b.let("ptr", 1, f"getelementptr inbounds {v.type}, ptr %tile{n}, i64 {k}")
             b.emit(f"store {v.typed}, {at.typed}, align {i.dtype.itemsize}")
-    w.scope = outer
 
 
 def staged_place(w: Writer, i: Load) -> ix.Place | None:
