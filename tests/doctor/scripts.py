@@ -107,7 +107,13 @@ IMAGES = "torch.randn(16, 3, 8, 8)"
 PLANTED: dict[str, tuple[str, str | None]] = {
     "graph-break": (train(**module('print("a line")')), None),
     "data-dependent": (train(**module("y = y[y > 0]")), None),
-    "recompile": (train(**module("y = y * self.scale; self.scale += 1", "self.scale = 1.5"), steps="5"), None),
+    "recompile": (
+        train(
+            **module("y = getattr(torch, self.kind)(y)", "self.kind = 'relu'"),
+            extra="model.kind = ('sin', 'cos', 'tanh')[i % 3]",
+        ),
+        None,
+    ),
     "dynamic-sizes": (train(x="torch.randn(16 + 3 * i, 16)"), None),
     "compile-in-loop": (train(extra="fast = braze.compile(model)"), None),
     "not-compiled": (train(compile="model"), None),
@@ -151,6 +157,7 @@ for _ in range(4):
         None,
     ),
     "script": (train(extra="raise RuntimeError('a bug in the script')"), None),
+    "unfused": (train(compile='braze.compile(model, backend="eager")'), None),
     "host-sync": (train(extra="last = loss.item()"), "cuda"),
     "copies": (train(extra="kept = loss.detach().cpu()"), "cuda"),
     "pin-memory": (CLEAN, "cuda"),

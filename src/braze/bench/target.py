@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,30 +24,45 @@ from torch import nn
 from .models import CASES, Case, build
 
 IMAGE, TOKENS = 224, 128  # sizes of guessed inputs
+_OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<frozen")
 Loss = Callable[[Any], torch.Tensor]
 
 
+class TargetError(ValueError):
+    """A name, or what it leads to, is not what a model is given by."""
+
+
+def users_traceback(e: BaseException) -> str:
+    """Where the user's code raised, without the frames of braze and torch around it; all of an error in braze."""
+    frames = traceback.extract_tb(e.__traceback__)
+    if frames and not frames[-1].filename.startswith(_OURS[0]):
+        frames = traceback.StackSummary.from_list(
+            [f for f in frames if f is frames[-1] or not f.filename.startswith(_OURS)]
+        )
+    return "".join([*frames.format(), *traceback.format_exception_only(e)]).rstrip()
+
+
 def load(spec: str, size: str = "small", batch: int | None = None, shapes: Sequence[str] = (), seed: int = 0) -> Case:
-    """The case that a name means: a bench model, or the user's. ValueError says what is wrong with a name."""
+    """The case that a name means: a bench model, or the user's. TargetError says what is wrong with a name."""
     if spec in CASES:
         return build(spec, size, batch, seed)
     made = resolve(spec)
     torch.manual_seed(seed)
     if not isinstance(made, (nn.Module, Case, tuple)):
         if not callable(made):
-            raise ValueError(f"{spec} is {type(made).__name__}; give a module, or a function that makes one")
+            raise TargetError(f"{spec} is {type(made).__name__}; give a module, or a function that makes one")
         takes_batch = "batch" in inspect.signature(made).parameters
         made = made(batch=batch) if takes_batch and batch else made()
     return to_case(made, spec, batch, shapes)
 
 
 def resolve(spec: str) -> Any:
-    """The object of a name. ValueError when there is no such file, module or attribute."""
+    """The object of a name. TargetError when there is no such file, module or attribute."""
     where, colon, name = spec.partition(":")
     if where.endswith(".py"):
         module = _load_file(Path(where))
         if not colon:
-            raise ValueError(f"say what to take from {where}: {where}:make_model")
+            raise TargetError(f"say what to take from {where}: {where}:make_model")
         return _attribute(module, name, spec)
     parts = where.split(".")
     for cut in range(len(parts), 0, -1):
@@ -61,12 +77,12 @@ def resolve(spec: str) -> Any:
             break
         return _attribute(module, ".".join(rest), spec)
     known = ", ".join(CASES)
-    raise ValueError(f"{spec!r} is no model: give path.py:make_model, package.module.attribute, or one of {known}")
+    raise TargetError(f"{spec!r} is no model: give path.py:make_model, package.module.attribute, or one of {known}")
 
 
 def _load_file(path: Path) -> Any:
     if not path.exists():
-        raise ValueError(f"there is no file {path}")
+        raise TargetError(f"there is no file {path}")
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -88,7 +104,7 @@ def _attribute(module: Any, path: str, spec: str) -> Any:
                 if hasattr(out, "__dict__")
                 else []
             )
-            raise ValueError(
+            raise TargetError(
                 f"{spec}: there is no {name!r} there" + (f"; there are {', '.join(have[:12])}" if have else "")
             )
         out = getattr(out, name)
@@ -102,7 +118,7 @@ def to_case(made: Any, name: str = "model", batch: int | None = None, shapes: Se
         return made
     model, inputs, loss = (*made, None, None)[:3] if isinstance(made, tuple) else (made, None, None)
     if not isinstance(model, nn.Module) and not callable(model):
-        raise ValueError(f"{name} gave {type(model).__name__}, not a module")
+        raise TargetError(f"{name} gave {type(model).__name__}, not a module")
     if shapes:
         inputs = tuple(tensor(s) for s in shapes)
     elif inputs is None:
@@ -135,7 +151,7 @@ def tensor(text: str) -> torch.Tensor:
     except ValueError:
         sizes = []
     if not sizes or not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{text!r} is no input: write sizes and a dtype, such as 8x3x224x224 or 8x128:int64")
+        raise TargetError(f"{text!r} is no input: write sizes and a dtype, such as 8x3x224x224 or 8x128:int64")
     if dtype.is_floating_point:
         return torch.randn(sizes).to(dtype)
     return torch.randint(0, 2, sizes).to(dtype)
@@ -150,7 +166,7 @@ def guess_inputs(model: Any, batch: int, name: str) -> tuple[torch.Tensor, ...]:
         for kind, make in _FIRST.items():
             if isinstance(layer, kind):
                 return (make(layer, batch),)
-    raise ValueError(f"{name} does not say what its inputs are: return (model, inputs), or give --input 8x3x224x224")
+    raise TargetError(f"{name} does not say what its inputs are: return (model, inputs), or give --input 8x3x224x224")
 
 
 _FIRST: dict[type, Callable[[Any, int], torch.Tensor]] = {
@@ -168,7 +184,7 @@ def default_loss(out: Any) -> torch.Tensor:
         return out.loss  # type: ignore[no-any-return]
     found = [t for t in tensors_of(out) if t.is_floating_point()]
     if not found:
-        raise ValueError("the model's output has no floating tensor to train on; give a loss")
+        raise TargetError("the model's output has no floating tensor to train on; give a loss")
     return torch.stack([t.float().square().mean() for t in found]).sum()
 
 

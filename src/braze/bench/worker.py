@@ -13,7 +13,6 @@ import resource
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
@@ -24,7 +23,7 @@ from braze.api import compile as braze_compile
 from braze.api import log_of
 
 from .models import Case
-from .target import load, tensors_of, to_device
+from .target import load, tensors_of, to_device, users_traceback
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ def serve(commands: TextIO, answers: TextIO) -> None:
                 assert contender is not None
                 say(contender.run(command["steps"]))
         except Exception as e:
-            say({"error": f"{type(e).__name__}: {e}", "traceback": traceback.format_exc()})
+            say({"error": f"{type(e).__name__}: {e}", "traceback": users_traceback(e)})
 
 
 if __name__ == "__main__":

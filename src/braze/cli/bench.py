@@ -17,7 +17,7 @@ from braze.bench.runner import Plan, measure
 from braze.bench.target import resolve, tensor
 from braze.bench.worker import Job
 
-from .options import MODES, PRECISIONS, choice, choices, console, numbers
+from .options import MODES, PRECISIONS, choice, choices, console, numbers, on_device, users_code, writable
 
 
 def bench(
@@ -39,18 +39,19 @@ def bench(
     rounds: Annotated[int, typer.Option(help="interleaved rounds", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="steps a round", min=1)] = 3,
     warm: Annotated[bool, typer.Option(help="measure a second start, with the cache filled")] = True,
-    threads: Annotated[int | None, typer.Option(help="CPU threads")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads", min=1)] = None,
     json: Annotated[Path | None, typer.Option(help="write the results here")] = None,
     markdown: Annotated[Path | None, typer.Option(help="write the table here")] = None,
     plot: Annotated[list[Path] | None, typer.Option(help="draw the results here (png, svg, pdf); repeatable")] = None,
 ) -> None:
     """Time training steps (forward, loss, backward, AdamW) with and without braze. Ctrl-C keeps what was measured."""
-    choice(device, ("cpu", "cuda"), "--device")
+    on_device(device)
     choice(size, tuple(SIZES), "--size")
     peers = [choice(peer, ("torch",), "--peer")] if peer else []
     modes, precisions = choices(mode, MODES, "--mode"), choices(precision, PRECISIONS, "--precision")
     batches, shapes = numbers(batch, "--batch"), tuple(input or ())
     _check(models or [], shapes)
+    writable(json, markdown, *(plot or []))
     contenders = [("eager", "default"), *((c, m) for c in ["braze", *peers] for m in modes)]
     groups = [
         [Job(name, c, device, p, m, size, b, threads, not infer, shapes) for c, m in contenders]
@@ -75,14 +76,13 @@ def bench(
 
 def _check(models: list[str], shapes: tuple[str, ...]) -> None:
     """Usage errors before any process starts."""
-    try:
-        for text in shapes:
+    for text in shapes:
+        with users_code(text):
             tensor(text)
-        for name in models:
-            if name not in CASES:
+    for name in models:
+        if name not in CASES:
+            with users_code(name):
                 resolve(name)
-    except ValueError as e:
-        raise typer.BadParameter(str(e)) from None
 
 
 def _run(groups: list[list[Job]], plan: Plan, out: Console) -> list[Result]:

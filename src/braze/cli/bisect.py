@@ -11,7 +11,7 @@ import typer
 from braze.bench.target import load, to_device
 from braze.bisect import bisect as run
 
-from .options import choice
+from .options import on_device, users_code, writable
 
 
 def bisect(
@@ -23,14 +23,14 @@ def bisect(
     input: Annotated[list[str] | None, typer.Option(help="an input's sizes and dtype; repeatable")] = None,  # noqa: A002
 ) -> None:
     """Run every stage's interpreter on the same inputs and name the first that differs. Exit status 1 when one does."""
-    choice(device, ("cpu", "cuda"), "--device")
-    try:
+    on_device(device)
+    writable(out)
+    with users_code(model):
         case = to_device(load(model, size, batch, tuple(input or ())), device)
-    except ValueError as e:
-        raise typer.BadParameter(str(e)) from None
     if isinstance(case.model, torch.nn.Module):
         case.model.train()
-    found = run(case.model, out)(*case.inputs, **case.kwargs)
+    with users_code(model):
+        found = run(case.model, out)(*case.inputs, **case.kwargs)
     typer.echo(str(found))
     if found.stage:
         raise typer.Exit(1)

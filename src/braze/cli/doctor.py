@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
-from braze.doctor import Finding, check_machine, diagnose, this_machine
+from braze.doctor import Finding, check_machine, check_run, observe, this_machine
+from braze.doctor.script import INTERRUPTED
 
-from .options import choice, console
+from .options import choice, console, writable
 
 
 def doctor(
@@ -22,25 +26,39 @@ def doctor(
     args: Annotated[str, typer.Option(help="arguments for the script")] = "",
     json: Annotated[Path | None, typer.Option(help="write the findings here")] = None,
 ) -> None:
-    """Check the installation and, for each script, what slows it down. Exit status 1 when there is any finding."""
+    """Check the installation and, for each script, what slows it down. Exit status 1 when there is any finding.
+
+    Scripts really run (twice, at most so many steps; what they print goes to standard error). Ctrl-C ends a script and
+    judges what was seen.
+    """
     if assume is not None:
         choice(assume, ("cuda", "cpu"), "--assume")
-    out = console()
-    groups: list[tuple[str, list[Finding]]] = [("this machine", check_machine(this_machine(assume)))]
     for script in scripts or []:
         if not script.is_file():
             raise typer.BadParameter(f"there is no file {script}")
-        groups.append((str(script), diagnose(script, args.split(), assume, steps)))
-    for name, findings in groups:
-        out.print(
-            f"[bold]{escape(name)}[/]: "
-            + (f"{len(findings)} to look at" if findings else "[green]nothing to report[/]")
-        )
-        for f in findings:
-            where = f"  [cyan]{escape(f.where)}[/]" if f.where else ""
-            out.print(f"  [yellow]{f.check}[/]{where}  {escape(f.what)}", highlight=False)
-            out.print(f"    cost: {escape(f.cost)}\n    fix:  {escape(f.fix)}", highlight=False)
+    writable(json)
+    out = console()
+    groups = {"this machine": check_machine(this_machine(assume))}
+    _show(out, "this machine", groups["this machine"])
+    for script in scripts or []:
+        with contextlib.redirect_stdout(sys.stderr):  # what the script prints
+            seen = observe(script, args.split(), assume, steps)
+        groups[str(script)] = check_run(seen)
+        _show(out, str(script), groups[str(script)])
+        if seen.error == INTERRUPTED:
+            out.print("[yellow]interrupted; that is what was seen so far[/]")
+            break
     if json is not None:
-        json.write_text(json_module.dumps({name: [asdict(f) for f in found] for name, found in groups}, indent=2))
-    if any(found for _, found in groups):
+        data = {name: [asdict(f) for f in found] for name, found in groups.items()}
+        json.write_text(json_module.dumps(data, indent=2))
+    if any(groups.values()):
         raise typer.Exit(1)
+
+
+def _show(out: Console, name: str, findings: list[Finding]) -> None:
+    said = f"{len(findings)} to look at" if findings else "[green]nothing to report[/]"
+    out.print(f"[bold]{escape(name)}[/]: {said}", soft_wrap=True)
+    for f in findings:
+        where = f"  [cyan]{escape(f.where)}[/]" if f.where else ""
+        out.print(f"  [yellow]{f.check}[/]{where}  {escape(f.what)}", highlight=False)
+        out.print(f"    cost: {escape(f.cost)}\n    fix:  {escape(f.fix)}", highlight=False)

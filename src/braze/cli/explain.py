@@ -11,7 +11,7 @@ import typer
 from braze.bench.target import load, to_device
 from braze.report import explain as explain_call
 
-from .options import MODES, choice, console
+from .options import MODES, choice, console, on_device, users_code, writable
 
 
 def explain(
@@ -31,18 +31,17 @@ def explain(
     measure: Annotated[bool, typer.Option(help="time every kernel")] = True,
 ) -> None:
     """Compile a model, run it, and show its graphs, breaks, guards, kernels, memory and times."""
-    choice(device, ("cpu", "cuda"), "--device")
+    on_device(device)
     choice(mode, MODES, "--mode")
-    try:
+    writable(html, json)
+    with users_code(model):
         case = to_device(load(model, size, batch, tuple(input or ())), device)
-    except ValueError as e:
-        raise typer.BadParameter(str(e)) from None
     if isinstance(case.model, torch.nn.Module):
         case.model.train(not infer)
     run = explain_call(
         case.model, backward=not infer, measure=measure, quiet=True, mode=None if mode == "default" else mode
     )
-    with torch.set_grad_enabled(not infer), torch.autocast(device, torch.bfloat16, enabled=bf16):
+    with users_code(model), torch.set_grad_enabled(not infer), torch.autocast(device, torch.bfloat16, enabled=bf16):
         out = run(*case.inputs, **case.kwargs)
     if level is not None:
         try:

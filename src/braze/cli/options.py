@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+import torch
 import typer
 from rich.console import Console
 
 from braze.api import MODES as API_MODES
+from braze.bench.target import TargetError, users_traceback
 
 MODES = tuple(API_MODES)
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -23,6 +28,33 @@ def choice(value: str, allowed: Sequence[str], what: str) -> str:
 def choices(values: str, allowed: Sequence[str], what: str) -> list[str]:
     """A comma-separated list of them."""
     return [choice(v.strip(), allowed, what) for v in values.split(",")]
+
+
+def on_device(device: str) -> str:
+    """ "cpu" or "cuda", or a usage error where there is none such."""
+    choice(device, ("cpu", "cuda"), "--device")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("--device cuda: torch finds no CUDA device here")
+    return device
+
+
+def writable(*paths: Path | None) -> None:
+    """A usage error for a file that could not be written, before anything is measured."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
+            raise typer.BadParameter(f"{path} cannot be written")
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Errors of a name are usage errors; those of the user's code show the user's lines."""
+    try:
+        yield
+    except TargetError as e:
+        raise typer.BadParameter(str(e)) from None
+    except Exception as e:
+        typer.echo(f"{what} failed:\n{users_traceback(e)}", err=True)
+        raise typer.Exit(1) from None
 
 
 def numbers(text: str | None, what: str) -> list[int | None]:

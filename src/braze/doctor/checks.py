@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 
+from braze.report.text import plural
+
 from .finding import Finding, estimated, measured
-from .watch import Observation, Where
+from .script import INTERRUPTED
+from .watch import Event, Observation, Where, in_library
 
 Check = Callable[[Observation], Iterator[Finding]]
 SYNC_S = 20e-6  # a device-to-host round trip on an idle GPU
@@ -24,6 +27,7 @@ _SPELLED = {
     "__float__": "float(tensor)",
     "__int__": "int(tensor)",
     "__repr__": "printing a tensor",
+    "__format__": "formatting a tensor",
     "numpy": ".numpy()",
 }
 _DATA = re.compile(
@@ -39,7 +43,7 @@ def _at(where: Where | None) -> dict[str, Any]:
 
 def failed(o: Observation) -> Iterator[Finding]:
     """The script itself."""
-    if o.error:
+    if o.error and o.error != INTERRUPTED:
         yield Finding(
             "script", f"the script stopped: {o.error}", "the run is judged up to there", "run the script alone"
         )
@@ -71,48 +75,84 @@ def compiled_in_a_loop(o: Observation) -> Iterator[Finding]:
             )
 
 
+def unfused(o: Observation) -> Iterator[Finding]:
+    """A compile call that asks for no code."""
+    for where, how in o.plain.items():
+        yield Finding(
+            "unfused", f"{how} generates no code", estimated("no speed-up"), f"compile without {how}", **_at(where)
+        )
+
+
 def fallbacks(o: Observation) -> Iterator[Finding]:
     """Graphs that could not be compiled."""
     for log in o.logs:
         for g in log.graphs:
             if g.fallback:
-                calls = sum(n.op == "call" for n in g.graph.nodes)
+                calls = [n for n in g.graph.nodes if n.op == "call"]
+                locs = [n.loc for n in calls if n.loc is not None and not in_library(n.loc.file)]
                 yield Finding(
                     "fallback",
-                    f"a graph of {calls} calls runs in eager: {g.fallback.splitlines()[0]}",
+                    f"a graph of {len(calls)} calls runs in eager: {g.fallback.splitlines()[0]}",
                     estimated("no speed-up for these calls"),
                     "BRAZE_STRICT=1 shows where it fails",
+                    **_at((locs[0].file, locs[0].line) if locs else None),
                 )
 
 
 def breaks(o: Observation) -> Iterator[Finding]:
-    """Graph breaks, apart from data-dependent shapes."""
+    """Graph breaks, apart from data-dependent shapes; those of one line together."""
     for log in o.logs:
+        lines: dict[Any, list[Any]] = {}
         for b in log.breaks:
-            name = "data-dependent" if _DATA.search(f"{b.reason} {b.hint}") else "graph-break"
-            what = "a shape or branch depends on data" if name == "data-dependent" else "the graph breaks"
-            cost = (
-                measured(b.seconds, o.compiled_seconds)
-                if b.seconds
-                else estimated("memory traffic between the parts is not fused")
+            lines.setdefault((b.loc.file, b.loc.line) if b.loc else None, []).append(b)
+        for where, found in lines.items():
+            text = "; ".join(dict.fromkeys(b.reason for b in found))
+            dependent = any(_DATA.search(f"{b.reason} {b.hint}") for b in found)
+            what = "a shape or branch depends on data" if dependent else "the graph breaks"
+            count, seconds = sum(b.count for b in found), sum(b.seconds for b in found)
+            cost = estimated("memory traffic between the parts is not fused, and Python runs in between")
+            if seconds:
+                cost = measured(seconds, o.compiled_seconds) + " to compile it in parts, and Python runs between them"
+            hints = [b.hint for b in found if b.hint]
+            yield Finding(
+                "data-dependent" if dependent else "graph-break",
+                f"{what} (x{count}): {text}",
+                cost,
+                hints[0] if hints else "move it out of the compiled function",
+                **_at(where),
             )
-            fix = b.hint or "move it out of the compiled function"
-            where = (b.loc.file, b.loc.line) if b.loc else None
-            yield Finding(name, f"{what} (x{b.count}): {b.reason}", cost, fix, **_at(where))
 
 
 def recompiles(o: Observation) -> Iterator[Finding]:
-    """The same frame compiled again; sizes that change want to be dynamic."""
+    """A frame compiled again and again by one guard. A second version (training and evaluation, say) is as it should
+    be; sizes that change want to be dynamic from the start."""
     for log in o.logs:
+        guards: dict[tuple[str, str], list[Any]] = {}
         for r in log.recompiles:
-            sized = bool(_SIZE.search(r.reason))
-            name = "dynamic-sizes" if sized else "recompile"
-            fix = r.hint or (
-                "braze.compile(model, dynamic=True)" if sized else "keep the value constant, or pass a tensor"
-            )
+            guards.setdefault((r.frame, r.reason.split(": expected")[0]), []).append(r)
+        for (frame, _), found in guards.items():
+            r, sized = found[-1], bool(_SIZE.search(found[-1].reason))
+            if len(found) < 2 and not sized:
+                continue
+            hint = "braze.compile(model, dynamic=True)" if sized else "keep the value constant, or pass a tensor"
             where = (r.loc.file, r.loc.line) if r.loc else None
-            cost = measured(r.seconds, o.compiled_seconds)
-            yield Finding(name, f"{r.frame} was compiled again: {r.reason}", cost, fix, **_at(where))
+            if where is None or in_library(where[0]):
+                where = next(iter(o.compiled), where)
+            times = "again" if len(found) == 1 else f"{len(found)} more times"
+            yield Finding(
+                "dynamic-sizes" if sized else "recompile",
+                f"{frame} was compiled {times}, last because of {r.reason}",
+                measured(sum(r.seconds for r in found), o.compiled_seconds),
+                r.hint or hint,
+                **_at(where),
+            )
+
+
+def _spent(o: Observation, e: Event, least: float) -> str:
+    """What events cost a step: timed, or where the device is assumed ``least`` seconds each."""
+    if o.assumed:
+        return estimated(f"at least {1e6 * e.count * least / max(o.steps, 1):.0f} us a step, and the device runs dry")
+    return measured(e.seconds, o.seconds) + " waiting"
 
 
 def syncs(o: Observation) -> Iterator[Finding]:
@@ -121,32 +161,32 @@ def syncs(o: Observation) -> Iterator[Finding]:
         return
     for (kind, where), e in o.syncs.items():
         if e.count > 2 and e.count >= 0.5 * o.steps:
-            spent = max(e.seconds, e.count * SYNC_S) / max(o.steps, 1)
             yield Finding(
                 "host-sync",
                 f"{_SPELLED[kind]} makes the host wait for the device, {e.count} times in {o.steps} steps",
-                estimated(f"at least {1e6 * spent:.0f} us a step, and the queue of kernels runs dry"),
+                _spent(o, e, SYNC_S),
                 "keep it on the device (loss.detach()) and read it every 50 steps",
                 *where,
             )
 
 
 def copies(o: Observation) -> Iterator[Finding]:
-    """Tensors cross the bus in every step."""
+    """Tensors cross the bus in every step: to the host, or the same one to the device."""
+    if o.device == "cpu":
+        return
     for (kind, where), e in o.copies.items():
-        if e.count > 2 and e.count >= 0.5 * o.steps and o.device != "cpu":
-            cost = measured(e.seconds, o.seconds)
+        if e.count > 2 and e.count >= 0.5 * o.steps:
             yield Finding(
                 "copies",
-                f".{kind}() is called {e.count} times in {o.steps} steps",
-                cost,
-                "move it once, before the loop",
+                f".{kind}() moves a tensor between devices {e.count} times in {o.steps} steps",
+                _spent(o, e, SYNC_S),
+                "move it once, before the loop; register_buffer() moves it with its module",
                 *where,
             )
 
 
 def devices(o: Observation) -> Iterator[Finding]:
-    """One model, one device."""
+    """One model, one device, and the fastest."""
     for name, found in o.root_devices.items():
         if len(found) > 1:
             yield Finding(
@@ -155,6 +195,13 @@ def devices(o: Observation) -> Iterator[Finding]:
                 estimated("graph breaks, and copies in every step"),
                 "model.to(device) after the last module is added",
             )
+    if o.gpu and o.device == "cpu" and not o.assumed and o.root_devices:
+        yield Finding(
+            "devices",
+            "the model runs on the CPU, though there is a GPU",
+            estimated("10 to 100 times the time"),
+            'model.to("cuda"), and its inputs',
+        )
 
 
 def cudnn_benchmark(o: Observation) -> Iterator[Finding]:
@@ -214,7 +261,7 @@ def small_batch(o: Observation) -> Iterator[Finding]:
     if batch < SMALL_BATCH and launches > 20:
         yield Finding(
             "small-batch",
-            f"{batch} samples a step: launching about {launches:.0f} kernels takes longer than running them",
+            f"{plural(batch, 'sample')} a step: launching about {launches:.0f} kernels takes longer than running them",
             estimated(f"{1e6 * launches * LAUNCH_S:.0f} us of launches a step"),
             'a larger batch, or braze.compile(model, mode="reduce-overhead")',
         )
@@ -296,6 +343,7 @@ CHECKS: tuple[Check, ...] = (
     failed,
     not_compiled,
     compiled_in_a_loop,
+    unfused,
     fallbacks,
     breaks,
     recompiles,

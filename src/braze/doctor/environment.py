@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -19,6 +20,7 @@ from .finding import Finding, estimated
 
 TORCH = ((2, 11), (2, 14))
 PYTHON = ((3, 11), (3, 13))
+LLVMLITE = (0, 45)  # the oldest
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Machine:
     cache: Path
     threads: int
     cores: int
+    nvidia: bool = False  # the driver shows a GPU, whether torch can use it or not
+    llvmlite_version: tuple[int, ...] = LLVMLITE
+    checking: tuple[str, ...] = ()  # options that make compiling or every call slower
 
 
 def this_machine(assume: str | None = None) -> Machine:
@@ -52,7 +57,18 @@ def this_machine(assume: str | None = None) -> Machine:
         config.cache_path,
         torch.get_num_threads(),
         cores,
+        Path("/dev/nvidia0").exists(),
+        _version("llvmlite") or LLVMLITE,
+        tuple(f"BRAZE_{name.upper()}" for name in ("debug", "verify") if getattr(config, name)),
     )
+
+
+def _version(package: str) -> tuple[int, ...]:
+    """The numbers of an installed package's version; none where there is no such package."""
+    try:
+        return tuple(int(n) for n in re.findall(r"\d+", importlib.metadata.version(package))[:2])
+    except importlib.metadata.PackageNotFoundError:
+        return ()
 
 
 def versions(m: Machine) -> Iterator[Finding]:
@@ -66,6 +82,31 @@ def versions(m: Machine) -> Iterator[Finding]:
                 estimated("braze may refuse to load, or fall back to eager"),
                 f"install {name} {high[0]}.{high[1]}",
             )
+
+    if m.llvmlite and m.llvmlite_version < LLVMLITE:
+        yield Finding(
+            "versions",
+            f"llvmlite {'.'.join(map(str, m.llvmlite_version))} is older than {'.'.join(map(str, LLVMLITE))}",
+            estimated("CPU kernels may fail to compile: those graphs run in eager"),
+            "pip install -U llvmlite",
+        )
+
+
+def driver(m: Machine) -> Iterator[Finding]:
+    """A GPU that torch sees."""
+    if m.nvidia and not m.cuda:
+        yield Finding(
+            "driver",
+            "there is an NVIDIA GPU that this torch cannot use",
+            estimated("everything runs on the CPU"),
+            "install a CUDA build of torch, and a driver that is new enough for it",
+        )
+
+
+def checking(m: Machine) -> Iterator[Finding]:
+    """Debugging left on."""
+    for name in m.checking:
+        yield Finding("checking", f"{name} is set", estimated("compiling takes up to twice as long"), f"unset {name}")
 
 
 def triton(m: Machine) -> Iterator[Finding]:
@@ -124,7 +165,15 @@ def threads(m: Machine) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (versions, triton, llvmlite, cache, threads)
+CHECKS: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
+    versions,
+    driver,
+    triton,
+    llvmlite,
+    cache,
+    threads,
+    checking,
+)
 
 
 def check_machine(machine: Machine) -> list[Finding]:

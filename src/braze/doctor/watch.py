@@ -8,14 +8,13 @@ be looked over for a GPU on a machine that has none.
 
 from __future__ import annotations
 
-import runpy
+import functools
 import sys
 import sysconfig
 import time
-import traceback
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,18 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import braze.api
+from braze.capture.frames import Session
 from braze.events import CompileLog
 from braze.pipeline import Pipeline
+
+from .script import Enough, hooked, patched, run_script
 
 Where = tuple[str, int]  # file, line
 _ROOTS = [*sysconfig.get_paths().values(), str(Path(torch.__file__).parents[1]), str(Path(__file__).parents[1])]
 _LIBRARIES = tuple(str(Path(p).resolve()) for p in dict.fromkeys(_ROOTS))
-
-
-class Enough(BaseException):
-    """The script has shown enough: ends it. Not an Exception, so that its own handlers let it pass."""
+_TENSORS = ("torch/_tensor.py", "torch/_tensor_str.py")  # methods of a tensor that call others
+READS = ("item", "tolist", "__bool__", "__float__", "__int__", "__repr__", "__format__", "numpy")
+UNFUSED = ("eager", "aot_eager")  # backends that generate no code
 
 
 @dataclass
@@ -80,6 +81,8 @@ class Observation:
     """All that the checks know. Times in seconds; ``device`` is the script's, or the one assumed."""
 
     device: str = "cpu"
+    assumed: bool = False  # the device, so that no time says what it costs there
+    gpu: bool = False  # there is one, used or not
     seconds: float = 0.0
     steps: int = 0
     syncs: dict[tuple[str, Where], Event] = field(default_factory=lambda: defaultdict(Event))
@@ -99,6 +102,8 @@ class Observation:
     benchmark: bool = False
     tf32: bool = False
     compiled: Counter[Where] = field(default_factory=Counter)
+    compiled_calls: int = 0
+    plain: dict[Where, str] = field(default_factory=dict)  # where compile is told to generate no code, and how
     compiled_seconds: float = 0.0  # of the second run
     logs: list[CompileLog] = field(default_factory=list)
     error: str = ""
@@ -114,57 +119,91 @@ def user_line(skip: int = 2) -> Where | None:
     frame = sys._getframe(skip)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith("<") and not str(Path(file).resolve()).startswith(_LIBRARIES):
+        if not file.startswith("<") and not in_library(file):
             return file, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
 
-@contextmanager
-def _patched(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    missing = object()
-    own = vars(owner).get(name, missing)
-    setattr(owner, name, wrap(getattr(owner, name)))
-    try:
-        yield
-    finally:
-        if own is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+def in_library(file: str) -> bool:
+    """Whether a file belongs to Python, an installed package or braze."""
+    return str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
+def _asked_by_script(skip: int = 2) -> bool:
+    """Whether the script itself, not a library, called the method of a tensor that is running."""
+    frame = sys._getframe(skip)
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(_TENSORS):
+        frame = frame.f_back
+    return not in_library(frame.f_code.co_filename)
 
 
 class Observer:
     """Wraps torch's entry points and fills an observation."""
 
     def __init__(self, assume: str | None, most_steps: int) -> None:
-        self.seen = Observation(device=assume or "cpu")
+        self.seen = Observation(device=assume or "cpu", assumed=assume is not None, gpu=torch.cuda.is_available())
         self.assume, self.most_steps = assume, most_steps
         self.depth = 0
         self.roots = 0
-        self.compiled_steps = 0
         self.started = 0.0
         self.quiet = False  # inside one of our own wrappers
+        self.models: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # those that are compiled
+        self.moved: dict[int, weakref.ref[torch.Tensor]] = {}
 
     # -- wrappers
 
-    def timed(self, table: dict[Any, Event], kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def read(self, kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """For methods that give a tensor's value to Python."""
+
         def wrap(old: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*args: Any, **kwargs: Any) -> Any:
+            def run(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
                 if self.quiet or torch._C._len_torch_dispatch_stack():
-                    return old(*args, **kwargs)
-                where, start = user_line(), time.perf_counter()
+                    return old(tensor, *args, **kwargs)
+                waits = tensor.device.type != "cpu" or self._stands_in() and _asked_by_script()
+                where, start = user_line() if waits else None, time.perf_counter()
                 self.quiet = True
                 try:
-                    return old(*args, **kwargs)
+                    return old(tensor, *args, **kwargs)
                 finally:
                     self.quiet = False
                     if where is not None:
-                        table[kind, where].add(time.perf_counter() - start)
+                        self.seen.syncs[kind, where].add(time.perf_counter() - start)
 
             return run
 
         return wrap
+
+    def _stands_in(self) -> bool:
+        """Tensors on the CPU stand for tensors on the device that is assumed."""
+        return self.assume not in (None, "cpu")
+
+    def move(self, kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """For methods that move a tensor: each move to the host, and to a device those of one tensor again."""
+
+        def wrap(old: Callable[..., Any]) -> Callable[..., Any]:
+            def run(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+                if self.quiet or torch._C._len_torch_dispatch_stack():
+                    return old(tensor, *args, **kwargs)
+                start = time.perf_counter()
+                out = old(tensor, *args, **kwargs)
+                crosses = out.device != tensor.device or kind == "cpu" and self._stands_in() and _asked_by_script()
+                if crosses and (out.device.type == "cpu" or self._again(tensor)):
+                    where = user_line()
+                    if where is not None:
+                        self.seen.copies[kind, where].add(time.perf_counter() - start)
+                return out
+
+            return run
+
+        return wrap
+
+    def _again(self, tensor: torch.Tensor) -> bool:
+        known = self.moved.get(id(tensor))
+        if known is not None and known() is tensor:
+            return True
+        self.moved[id(tensor)] = weakref.ref(tensor)
+        return False
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self.seen.optimizers:
@@ -199,18 +238,21 @@ class Observer:
             where = user_line() or ("", 0)
             options = {"num_workers": loader.num_workers, "pin_memory": loader.pin_memory}
             self.seen.loader_options[where] = options
-            return self._iterate(old(loader), self.seen.loaders[where])
+            return self._iterate(old(loader), self.seen.loaders[where], skip=loader.num_workers > 0)
 
         return run
 
-    def _iterate(self, iterator: Any, event: Event) -> Iterator[Any]:
+    def _iterate(self, iterator: Any, event: Event, skip: bool) -> Iterator[Any]:
+        """Times the batches, less the first one where that waits for workers to start."""
         while True:
             start = time.perf_counter()
             try:
                 item = next(iterator)
             except StopIteration:
                 return
-            event.add(time.perf_counter() - start)
+            if not skip:
+                event.add(time.perf_counter() - start)
+            skip = False
             yield item
 
     def backward(self, old: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,8 +265,9 @@ class Observer:
     def call(self, old: Callable[..., Any]) -> Callable[..., Any]:
         def run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             self.seen.module_calls += 1
+            self.seen.compiled_calls += module in self.models
             if not self.depth:
-                self._root(module, args)
+                self._root(module, [*args, *kwargs.values()])
             self._layer(module, args)
             self.depth += 1
             try:
@@ -235,7 +278,7 @@ class Observer:
         return run
 
     def eager_compile(self, old: Callable[..., Any]) -> Callable[..., Any]:
-        """Counts the calls and compiles nothing."""
+        """Counts the calls, and those of what it gives, and compiles nothing."""
 
         def run(model: Any = None, **kwargs: Any) -> Any:
             if model is None:
@@ -243,23 +286,24 @@ class Observer:
             where = user_line()
             if where is not None:
                 self.seen.compiled[where] += 1
-            return model
+                if kwargs.get("disable"):
+                    self.seen.plain[where] = "disable=True"
+                elif kwargs.get("backend") in UNFUSED:
+                    self.seen.plain[where] = f'backend="{kwargs["backend"]}"'
+            if isinstance(model, nn.Module):
+                self.models.add(model)
+                return model
+            return self._counted(model)
 
         return run
 
-    def torch_compile(self, old: Callable[..., Any]) -> Callable[..., Any]:
-        """torch.compile(...) in the script becomes braze.compile(...)."""
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.seen.compiled_calls += 1
+            return function(*args, **kwargs)
 
-        def run(model: Any = None, *, backend: Any = "inductor", **kwargs: Any) -> Any:
-            backend = backend if backend in ("inductor", "eager", "aot_eager") else "inductor"
-            return braze.api.compile(model, backend=backend, **kwargs)
-
-        return run
-
-    def after_compiled_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.compiled_steps += 1
-        if self.compiled_steps >= self.most_steps:
-            raise Enough
+        return call
 
     def pipeline(self, old: Callable[..., Any]) -> Callable[..., Any]:
         def run(pipeline: Any, *args: Any, **kwargs: Any) -> None:
@@ -275,11 +319,11 @@ class Observer:
         self.seen.benchmark = torch.backends.cudnn.benchmark
         self.seen.tf32 = torch.get_float32_matmul_precision() != "highest"
 
-    def _root(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _root(self, module: nn.Module, args: list[Any]) -> None:
         devices = {str(p.device) for p in module.parameters()}
         self.seen.root_devices.setdefault(type(module).__name__, set()).update(devices)
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if self.assume is None and any(t.is_cuda for t in tensors):
+        if self.assume is None and (any(t.is_cuda for t in tensors) or any(d.startswith("cuda") for d in devices)):
             self.seen.device = "cuda"
         if tensors and tensors[0].dim():
             self.seen.batches[tensors[0].shape[0]] += 1
@@ -307,73 +351,109 @@ class Observer:
 
     def eager_patches(self) -> list[Any]:
         """The context managers of the first run."""
-        tensor, seen = torch.Tensor, self.seen
-        names = ("item", "tolist", "__bool__", "__float__", "__int__", "__repr__", "numpy")
-        out = [_patched(tensor, n, self.timed(seen.syncs, n)) for n in names]
-        out += [_patched(tensor, n, self.timed(seen.copies, n)) for n in ("cpu", "cuda")]
-        out += [_patched(owner, "compile", self.eager_compile) for owner in (braze.api, sys.modules["braze"], torch)]
+        tensor = torch.Tensor
+        out = [patched(tensor, n, self.read(n)) for n in READS]
+        out += [patched(tensor, n, self.move(n)) for n in ("cpu", "cuda", "to")]
+        out += [patched(owner, "compile", self.eager_compile) for owner in (braze.api, sys.modules["braze"], torch)]
         return [
             *out,
-            _patched(tensor, "backward", self.backward),
-            _patched(torch.utils.data.DataLoader, "__iter__", self.loader),
-            _patched(nn.Module, "__call__", self.call),
-            _patched(torch.optim.Optimizer, "zero_grad", self.zero_grad),
-            _hooked(register_optimizer_step_pre_hook, self.before_step),
-            _hooked(register_optimizer_step_post_hook, self.after_step),
+            patched(tensor, "backward", self.backward),
+            patched(torch.utils.data.DataLoader, "__iter__", self.loader),
+            patched(nn.Module, "__call__", self.call),
+            patched(torch.optim.Optimizer, "zero_grad", self.zero_grad),
+            hooked(register_optimizer_step_pre_hook, self.before_step),
+            hooked(register_optimizer_step_post_hook, self.after_step),
         ]
 
-    def compiled_patches(self) -> list[Any]:
-        """The context managers of the second run."""
-        return [
-            _patched(torch, "compile", self.torch_compile),
-            _patched(Pipeline, "__init__", self.pipeline),
-            _hooked(register_optimizer_step_post_hook, self.after_compiled_step),
-        ]
+    def compiled_patches(self, most_calls: int) -> list[Any]:
+        """The context managers of the second run, which ends after so many calls of what is compiled."""
+        return [*compiling(CallLimit(most_calls).wrap), patched(Pipeline, "__init__", self.pipeline)]
 
 
-@contextmanager
-def _hooked(register: Callable[..., Any], hook: Callable[..., None]) -> Iterator[None]:
-    handle = register(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+def compiling(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Any]:
+    """``torch.compile`` in a script is ``braze.compile``; ``wrap`` is put around calls of what is compiled."""
+    return [patched(torch, "compile", _torch_compile), patched(Session, "call", wrap)]
+
+
+def _torch_compile(old: Callable[..., Any]) -> Callable[..., Any]:
+    def run(model: Any = None, *, backend: Any = "inductor", mode: Any = None, options: Any = None, **kw: Any) -> Any:
+        backend = backend if backend in ("inductor", *UNFUSED) else "inductor"
+        return braze.api.compile(model, backend=backend, mode=mode, **kw)  # its options are not ours
+
+    return run
+
+
+class CallLimit:
+    """Ends a script at the outermost call of compiled code after the first ``most`` ones. A hook of the optimizer would
+    not do: inside of a compiled training step it would be compiled too."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.calls, self.inside = most, 0, False
+
+    def enough(self) -> bool:
+        return self.calls >= self.most
+
+    def wrap(self, old: Callable[..., Any]) -> Callable[..., Any]:
+        def run(session: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.inside:
+                return old(session, *args, **kwargs)
+            if self.enough():
+                raise Enough
+            self.calls += 1
+            self.inside = True
+            try:
+                return self.call(old, session, args, kwargs)
+            finally:
+                self.inside = False
+
+        return run
+
+    def call(self, old: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+        return old(session, *args, **kwargs)
+
+
+class StepLimit(CallLimit):
+    """Ends a script after so many optimizer steps; where no step is made outside of compiled code, after four times as
+    many calls."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(4 * steps)
+        self.steps, self.made = steps, 0
+        self.handle: Any = None
+
+    def enough(self) -> bool:
+        return self.made >= self.steps or not self.made and self.calls >= self.most
+
+    def step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.made += 1
+
+    def call(self, old: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+        self.__exit__()  # compiled code must not see the hook
+        try:
+            return old(session, *args, **kwargs)
+        finally:
+            self.__enter__()
+
+    def __enter__(self) -> None:
+        self.handle = register_optimizer_step_post_hook(self.step)
+
+    def __exit__(self, *error: Any) -> None:
+        self.handle.remove()
 
 
 def observe(script: Path, arguments: list[str], assume: str | None = None, most_steps: int = 30) -> Observation:
     """Run a script as ``__main__`` until it ends, fails, or has made ``most_steps`` optimizer steps; again compiled."""
     observer = Observer(assume, most_steps)
     seen = observer.seen
-    seen.error, seen.seconds = _run(script, arguments, observer.eager_patches())
+    seen.error, seen.seconds = run_script(script, arguments, observer.eager_patches())
     seen.steps = seen.steps or observer.roots
     if seen.compiled and not seen.error:
-        seen.error, seen.compiled_seconds = _run(script, arguments, observer.compiled_patches())
+        patches = observer.compiled_patches(seen.compiled_calls)
+        seen.error, seen.compiled_seconds = run_script(script, arguments, patches)
     return seen
 
 
-def _run(script: Path, arguments: list[str], patches: list[Any]) -> tuple[str, float]:
-    """(how it failed or "", seconds)."""
-    argv, path, error = sys.argv, list(sys.path), ""
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    anomaly, start = torch.is_anomaly_enabled(), time.perf_counter()
-    try:
-        with ExitStack() as stack:
-            for patch in patches:
-                stack.enter_context(patch)
-            runpy.run_path(str(script), run_name="__main__")
-    except Enough:
-        pass
-    except SystemExit as e:
-        error = f"it ended with status {e.code}" if e.code not in (None, 0) else ""
-    except Exception as e:
-        error = "".join(traceback.format_exception_only(e)).strip()
-    finally:
-        torch.autograd.set_detect_anomaly(anomaly)
-        sys.argv, sys.path[:] = argv, path
-    return error, time.perf_counter() - start
-
-
 def warm(script: Path, arguments: list[str], most_steps: int) -> str:
-    """Run a script compiled until it has made ``most_steps`` optimizer steps; how it failed, or ""."""
-    return _run(script, arguments, Observer(None, most_steps).compiled_patches())[0]
+    """Run a script compiled for a few optimizer steps; how it failed, or ""."""
+    limit = StepLimit(most_steps)
+    return run_script(script, arguments, [limit, *compiling(limit.wrap)])[0]

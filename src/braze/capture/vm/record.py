@@ -69,7 +69,10 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
     try:
         out = target(*[p[1] for p in low], **{k: p[1] for k, p in named.items()})
     except DataDependent as e:
-        unsupported(f"{name_of(target)}: {e.what}", "the result depends on the values of a tensor")
+        unsupported(
+            f"{name_of(target)}: {e.what}",
+            "keep the shape (torch.where, a mask to multiply by), or move it out of the compiled function",
+        )
     except Unsupported as e:
         raise Break(f"{name_of(target)}: {e.what}", e.hint) from None
     except Exception as e:
