@@ -173,7 +173,7 @@ model = torch.compile(net)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, s / 5))
 for epoch in range(2):
-    for i, batch in enumerate(DataLoader(Rows(), batch_size=8, shuffle=True, drop_last=True, num_workers=1)):
+    for i, batch in enumerate(DataLoader(Rows(), batch_size=8, shuffle=True, drop_last=True)):
         loss = model(**batch)["loss"] / 4
         loss.backward()
         if i % 4 == 3:
