@@ -49,11 +49,11 @@ typedef struct {
     int64_t *dims;        /* rank sizes, then rank strides */
 } TensorSpec;
 
-/* Byte offsets of what guards read: cdata in the Python object, rank, meta, keys and the pointer to the autograd metadata in
-   the TensorImpl; in that of a plain tensor (by its vtable), the word with the requires_grad flag, and grad_fn. */
+/* Byte offsets of what guards read: cdata in the Python object, rank, meta, keys and the pointers to the storage (0:
+   unknown) and to the autograd metadata in the TensorImpl; the pointer to its first byte in a storage; in that of a plain tensor (by its vtable), the word with the requires_grad flag, and grad_fn. */
 typedef struct {
     bool known, autograd_known;
-    Py_ssize_t cdata, rank, meta, keys, autograd, flag, grad_fn;
+    Py_ssize_t cdata, rank, meta, keys, storage, data, autograd, flag, grad_fn;
     uint64_t vtable;
     bool (*requires_grad)(const void *impl);
 } TensorLayout;
@@ -61,6 +61,7 @@ extern TensorLayout braze_layout;
 
 static inline char *braze_impl(PyObject *tensor) { return *(char **)((char *)tensor + braze_layout.cdata); }
 
+bool braze_plain_tensor(PyObject *value); /* a torch.Tensor or a Parameter, of no other class */
 TensorSpec *braze_spec_new(PyObject *tuple); /* NULL with an exception */
 void braze_spec_free(TensorSpec *spec);
 int braze_spec_check(const TensorSpec *spec, PyObject *value); /* 1, 0, or -1 with an exception */

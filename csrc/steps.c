@@ -158,7 +158,7 @@ static int member_field(Walk *w, const Ins *p, PyObject *o, PyObject *descriptor
     return put(w, p, *field);
 }
 
-static bool is_plain_tensor(PyObject *o) {
+bool braze_plain_tensor(PyObject *o) {
     static PyObject *tensor, *parameter;
     if (tensor == NULL) {
         PyObject *torch = PyImport_GetModule(PyUnicode_InternFromString("torch"));
@@ -193,7 +193,7 @@ static int step_attr(Walk *w, const Ins *p, PyObject *o) {
     descrgetfunc get = descriptor ? Py_TYPE(descriptor)->tp_descr_get : NULL;
     if (get != NULL && Py_TYPE(descriptor)->tp_descr_set != NULL) { /* a data descriptor comes first */
         if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return member_field(w, p, o, descriptor);
-        if (Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && is_plain_tensor(o)) return put_new(w, p, get(descriptor, o, (PyObject *)type));
+        if (Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && braze_plain_tensor(o)) return put_new(w, p, get(descriptor, o, (PyObject *)type));
         return PyUnicode_CompareWithASCIIString(p->obj, "__dict__") ? NEEDS_CARE : own_dict(w, p, o, descriptor);
     }
     PyObject *value = instance_get(w, o, p->obj, p->hash);
@@ -251,7 +251,7 @@ static int step_cell(Walk *w, const Ins *p, PyObject *o) {
 
 static int step_tensor_int(Walk *w, const Ins *p, PyObject *o) {
     static const char *const methods[] = {"size", "stride", "storage_offset"};
-    if (braze_layout.known && is_plain_tensor(o)) {
+    if (braze_layout.known && braze_plain_tensor(o)) {
         bool ok = true;
         int64_t value = braze_tensor_int(o, (int)p->n, (Py_ssize_t)p->m, &ok);
         return ok ? put_new(w, p, PyLong_FromLongLong(value)) : 0;
@@ -464,7 +464,7 @@ static int check_relation(Walk *w, const Ins *p) {
         }
         PyObject *o = w->regs[arg & 0xFFFFFFFF];
         bool ok = true;
-        if (op == R_TENSOR && !(braze_layout.known && is_plain_tensor(o))) return NEEDS_CARE;
+        if (op == R_TENSOR && !(braze_layout.known && braze_plain_tensor(o))) return NEEDS_CARE;
         int64_t v = op == R_TENSOR ? braze_tensor_int(o, (int)(arg >> 48), (Py_ssize_t)(arg >> 32 & 0xFFFF), &ok)
                                    : PyLong_AsLongLong(o);
         if (!ok || (op == R_REG && PyErr_Occurred())) {

@@ -215,7 +215,48 @@ static PyObject *m_tensor_meta(PyObject *m, PyObject *tensor) {
     return PyLong_FromUnsignedLongLong(*(uint64_t *)(braze_impl(tensor) + braze_layout.meta) & BRAZE_META_MASK);
 }
 
+/* set_storage_layout(storage, data): the offset of the storage in a tensor, of its first byte's address in a storage; 0, 0
+   forgets them */
+static PyObject *m_set_storage_layout(PyObject *m, PyObject *args) {
+    (void)m;
+    if (!PyArg_ParseTuple(args, "nn", &braze_layout.storage, &braze_layout.data)) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* may_share(values): False when no two tensors of a tuple have storages that start at one address; True when two have, or
+   nobody knows */
+static PyObject *m_may_share(PyObject *m, PyObject *values) {
+    (void)m;
+    if (!braze_layout.known || braze_layout.storage <= 0 || !PyTuple_Check(values)) Py_RETURN_TRUE;
+    size_t n = (size_t)PyTuple_GET_SIZE(values), room = 16;
+    while (room < 2 * n) room *= 2;
+    const void *small[256], **table = room <= 256 ? small : PyMem_Malloc(room * sizeof *table);
+    if (table == NULL) return PyErr_NoMemory();
+    memset(table, 0, room * sizeof *table);
+    bool found = false;
+    for (size_t i = 0; i < n && !found; i++) {
+        PyObject *value = PyTuple_GET_ITEM(values, i);
+        if (PyLong_Check(value) || PyFloat_Check(value) || value == Py_None) continue;
+        if (!braze_plain_tensor(value)) found = true;
+        const char *storage = found ? NULL : *(char **)(braze_impl(value) + braze_layout.storage);
+        const void *data = storage == NULL ? NULL : *(void **)(storage + braze_layout.data);
+        size_t at = ((uintptr_t)data >> 4) * 0x9E3779B97F4A7C15ULL >> 32;
+        for (; data != NULL && !found; at++) {
+            const void **slot = &table[at & (room - 1)];
+            if (*slot == NULL) {
+                *slot = data;
+                break;
+            }
+            found = *slot == data;
+        }
+    }
+    if (table != small) PyMem_Free(table);
+    return PyBool_FromLong(found);
+}
+
 static PyMethodDef functions[] = {
+    {"set_storage_layout", m_set_storage_layout, METH_VARARGS, "set_storage_layout(storage, data): where tensors keep their storage."},
+    {"may_share", m_may_share, METH_O, "Whether two tensors of a tuple may have one storage."},
     {"bind_torch", m_bind_torch, METH_VARARGS, "bind_torch(libc10, libtorch_cpu): look up torch's functions by symbol."},
     {"torch_state", m_torch_state, METH_NOARGS, "The state that guards compare, as bytes, or None if it is not bound."},
     {"set_layout", m_set_layout, METH_VARARGS, "set_layout(cdata, rank, meta, keys): where tensors keep their metadata."},

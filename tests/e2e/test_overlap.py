@@ -22,3 +22,16 @@ def test_overlapping_views(backend: str) -> None:
         assert torch.equal(got, want)
     a, b = torch.ones(4), torch.ones(4)
     assert torch.equal(fast(a, b), b * 2) and torch.equal(a, b + 1)
+
+
+def test_two_tensors_over_one_array() -> None:
+    """They have one memory and two storages."""
+
+    @braze.compile
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2
+
+    array = torch.zeros(8).numpy()
+    torch.testing.assert_close(add(torch.zeros(8), torch.zeros(8)), torch.zeros(8))
+    torch.testing.assert_close(add(torch.from_numpy(array), torch.from_numpy(array)), torch.full((8,), 2.0))

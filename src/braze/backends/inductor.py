@@ -91,8 +91,9 @@ def to_program(graph: Graph, request: Request, side: str) -> Program:
 
 
 def kernel_names(program: Program) -> list[str]:
-    """The name of each kernel step, in order."""
-    return [step.name for step in program.steps if isinstance(step, Kernel)]
+    """The name of each launch's (first) kernel, in order."""
+    late = {k for first, end in program.groups for k in range(first + 1, end)}
+    return [s.name for k, s in enumerate(program.steps) if isinstance(s, Kernel) and k not in late]
 
 
 def _finish(compiled: CompiledProgram, kernels: list[str], request: Request, side: str) -> Callable[..., Any]:

@@ -173,10 +173,25 @@ def _bind() -> bool:
     layout = _measure() if requires_grad else None
     if layout is None or not _fits(layout):
         return False
+    _C.set_storage_layout(*_storage_offsets())
     autograd = _measure_autograd()
     if autograd is not None:
         _C.set_autograd_layout(*autograd)
     return bool(_C.set_layout(layout.cdata, layout.rank, layout.meta, layout.keys))
+
+
+def _storage_offsets() -> tuple[int, int]:
+    """Where a TensorImpl points to its storage, and a storage to its first byte; zeros if that is not clear."""
+    address = getattr(torch._C, "_storage_address", None)
+    if address is None:
+        return 0, 0
+    owner = torch.empty(5, 3)
+    samples = [*_samples(), owner, owner[1:], owner.t()]
+    words = [(_words(t._cdata, _WORDS), address(t)) for t in samples]
+    storage = [i for i in range(2, _WORDS) if all(w[i] == where for w, where in words)]
+    starts = [(_words(address(t), 4), t.untyped_storage().data_ptr()) for t in samples]
+    data = [i for i in range(2, 4) if all(w[i] == start for w, start in starts)]
+    return (8 * storage[0], 8 * data[0]) if storage and data else (0, 0)
 
 
 _META: dict[tuple[torch.dtype, torch.device], int | None] = {}

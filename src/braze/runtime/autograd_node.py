@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from braze._C import may_share  # type: ignore[import-untyped]
+
 from ..errors import Unsupported
 from ..ir import Expr, OutputSpec, Signature, ViewStep, evaluate, leaves, map_leaves
 from .staged import Parts, Staging, active_ddp
@@ -52,7 +54,9 @@ def make_autograd_callable(
     written = [m.index for m in signature.mutated]
 
     def checked(*inputs: Any) -> tuple[Any, ...]:
-        return eager(*inputs) if _overlap(inputs, written) else call(*inputs)  # type: ignore[no-any-return]
+        if may_share(inputs) and _overlap(inputs, written):
+            return eager(*inputs)  # type: ignore[no-any-return]
+        return call(*inputs)
 
     return checked
 

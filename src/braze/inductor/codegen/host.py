@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from braze.inductor.loops import Buffer, Extern, Kernel, Program, Strided, canonical
+from braze.inductor.loops import Buffer, Extern, Kernel, Program, Step, Strided, canonical
 from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
 
 from .externs import binding
+from .llvm_group import group_arguments, group_key
 from .stages import Stage, touched
 
 RESERVED = frozenset(
@@ -140,14 +141,22 @@ class HostWriter:
             self.names[b] = self.object(t, b.name)
         head.append("    with below_autograd():")
         last = last_uses(program)
-        for n, step in enumerate(program.steps):
-            line = self._kernel(step) if isinstance(step, Kernel) else self._extern(step)
+        groups = dict(program.groups)
+        n = 0
+        while n < len(program.steps):
+            step, end = program.steps[n], groups.get(n, n + 1)
+            if end > n + 1:
+                line = self._group(program.steps[n:end])
+            else:
+                line = self._kernel(step) if isinstance(step, Kernel) else self._extern(step)
             self.calls[len(head) + line] = n
-            dead = [self.name(b) for b in last.get(n, ()) if b in self.names]
+            dead = [self.name(b) for k in range(n, end) for b in last.get(k, ()) if b in self.names]
             if dead:
-                self.emit(f"del {', '.join(dead)}")
+                self.emit(f"del {', '.join(dict.fromkeys(dead))}")
+            n = end - 1
             if n in ends:
                 self._hand_over(ends[n], n + 1 == len(program.steps))
+            n += 1
         if not stages:
             self.emit(f"return {self.value(program.outputs)}")
         return "\n".join(head + self.lines) + "\n"
@@ -183,16 +192,29 @@ class HostWriter:
 
     def _kernel(self, k: Kernel) -> int:
         """Call a kernel; the number of the call's line, from 1."""
-        form = canonical(k)
-        name = self.kernels.get(form.key)
-        if name is None:
-            name = self.kernels[form.key] = self.unique(k.name)
-        for b in k.writes:
-            if b not in self.fixed and b not in self.fresh and b not in self.names:
-                self._allocate(b)
+        key = canonical(k).key
+        name = self.kernels.get(key) or self.kernels.setdefault(key, self.unique(k.name))
+        self._make_room(k)
         buffers, ints = self.order(k)
         note = ", ".join(dict.fromkeys(op for op, _ in k.origin))
         self.emit(f"{name}({', '.join([*(self.name(b) for b in buffers), *ints])})" + (f"  # {note}" if note else ""))
+        return len(self.lines)
+
+    def _make_room(self, k: Kernel) -> None:
+        for b in k.writes:
+            if b not in self.fixed and b not in self.fresh and b not in self.names:
+                self._allocate(b)
+
+    def _group(self, steps: Sequence[Step]) -> int:
+        """Call one kernel for all of these; the number of the call's line, from 1."""
+        kernels = [k for k in steps if isinstance(k, Kernel)]
+        key = group_key(kernels)
+        name = self.kernels.get(key) or self.kernels.setdefault(key, self.unique(f"{kernels[0].name}_x{len(kernels)}"))
+        for k in kernels:
+            self._make_room(k)
+        buffers, points = group_arguments(kernels)
+        note = ", ".join(dict.fromkeys(op for op, _ in kernels[0].origin))
+        self.emit(f"{name}({', '.join([*map(self.name, buffers), *map(str, points)])})  # {note}")
         return len(self.lines)
 
     def _extern(self, e: Extern) -> int:

@@ -35,7 +35,7 @@ def emit_source(kernel: Kernel, target: Target | None = None) -> Source:
     ]
     units = units_of(plan)
     if not isinstance(units, int):
-        parts.append(_units(plan, units, len(buffers)))
+        parts.append(units_text("units", plan, len(buffers)))
     helpers = {name: text for _, b in works for name, text in b.helpers.items()}
     declares = {name: text for _, b in works for name, text in b.declares.items()}
     parts += [*helpers.values(), *(declares[k] for k in sorted(declares))]
@@ -54,10 +54,10 @@ def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[
     """``@work``, with what it takes. Where kept values have room for rows up to a limit, a second function computes
     them again and ``@work`` looks at the row's size."""
     if not plan.row_limit:
-        return [_work("work", plan, target, pointers, sizes)]
+        return [work_text("work", plan, target, pointers, sizes)]
     assert plan.vector is not None
-    short = _work("work_short", plan, target, pointers, sizes)
-    long = _work("work_long", replace(plan, stash={}, row_limit=0), target, pointers, sizes)
+    short = work_text("work_short", plan, target, pointers, sizes)
+    long = work_text("work_long", replace(plan, stash={}, row_limit=0), target, pointers, sizes)
     b, scope = Builder(), ix.Scope()
     for k, s in enumerate(arguments(plan.nest.kernel)[1]):
         scope.symbols[s] = V(f"%s{k}", "i64")
@@ -73,7 +73,8 @@ def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[
     return [short, long, ("\n".join(lines), b)]
 
 
-def _work(name: str, plan: Plan, target: Target, pointers: int, sizes: int) -> tuple[str, Builder]:
+def work_text(name: str, plan: Plan, target: Target, pointers: int, sizes: int) -> tuple[str, Builder]:
+    """The function that runs a range of a plan's units, and what it needs of the module."""
     writer = Writer(plan, target)
     writer.write()
     b = writer.b
@@ -100,12 +101,13 @@ def _unpack(pointers: int, integers: int) -> list[str]:
     return lines
 
 
-def _units(plan: Plan, units: IntLike, pointers: int) -> str:
-    """``@units(args)``: the number of units for these sizes."""
+def units_text(name: str, plan: Plan, pointers: int) -> str:
+    """A function of the argument slots that gives the number of units for these sizes."""
     sizes = arguments(plan.nest.kernel)[1]
     b, scope = Builder(), ix.Scope()
     for k, s in enumerate(sizes):
         scope.symbols[s] = V(f"%s{k}", "i64")
-    total = ix.scalar_index(b, units, scope)
-    head = "define i64 @units(ptr %args) nounwind {\nentry:"
+    total = ix.scalar_index(b, units_of(plan), scope)
+    kind = "" if name == "units" else "internal "
+    head = f"define {kind}i64 @{name}(ptr %args) nounwind {{\nentry:"
     return "\n".join([head, *_unpack(pointers, len(sizes)), *b.lines, f"  ret {total.typed}\n}}"])

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from braze.errors import Unsupported
+from braze.inductor.loops.canonical import Canonical
 from braze.inductor.loops.ir import (
     Axis,
     Buffer,
@@ -542,6 +543,14 @@ def arguments(kernel: Kernel) -> tuple[list[Buffer], list[Symbol]]:
     symbolic sizes by name."""
     buffers = list(dict.fromkeys(kernel.reads + kernel.writes))
     return buffers, sorted(_size_symbols(kernel, buffers), key=lambda s: s.name)
+
+
+def program_arguments(form: Canonical) -> tuple[list[Buffer], list[Symbol]]:
+    """The same for a kernel of a program, with the program's buffers."""
+    first_use = dict.fromkeys(i.buffer for i in form.kernel.body if isinstance(i, (Load, Store)))
+    own = dict(zip(first_use, form.buffers))
+    buffers, sizes = arguments(form.kernel)
+    return [own[b] for b in buffers], sizes
 
 
 def _size_symbols(kernel: Kernel, buffers: Iterable[Buffer]) -> set[Symbol]:

@@ -19,8 +19,9 @@ from braze.runtime.cuda import load_kernels_cuda
 from braze.runtime.cuda_kernel import TritonKernel
 
 from .host import HostWriter, scope
+from .llvm_group import emit_group, group_key
 from .llvm_module import emit_source
-from .llvm_plan import arguments
+from .llvm_plan import program_arguments
 from .script import script
 from .stages import stages_of
 from .triton_emit import emit_triton
@@ -61,14 +62,8 @@ def kernel_order(kernel: Kernel) -> tuple[list[Buffer], list[str]]:
     if kernel.device.type == "cuda":
         emitted = emit_triton(kernel)
         return list(emitted.buffers), [to_str(s) for s in emitted.sizes]
-    form = canonical(kernel)
-    own = {b: original for b, original in zip(_first_use(form.kernel), form.buffers)}
-    buffers, sizes = arguments(form.kernel)
-    return [own[b] for b in buffers], [s.name for s in sizes]
-
-
-def _first_use(kernel: Kernel) -> list[Buffer]:
-    return list(dict.fromkeys(i.buffer for i in kernel.body if hasattr(i, "buffer")))
+    buffers, sizes = program_arguments(canonical(kernel))
+    return buffers, [s.name for s in sizes]
 
 
 def emit_host(program: Program) -> str:
@@ -80,7 +75,7 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     """Generate, compile and bind. Unsupported names what the code generator cannot do."""
     config = config or Config.from_env()
     kernels = [step for step in program.steps if isinstance(step, Kernel)]
-    pending = _start_cpu([k for k in kernels if k.device.type != "cuda"], config)
+    pending = _start_cpu(program, config)
     writer = HostWriter(program, kernel_order)
     text = writer.write()
     code = _compile_host(program, text)
@@ -131,15 +126,28 @@ def _in_stages(
 Functions = dict[str, tuple[Any, Source | TritonKernel]]  # canonical key -> (function, what it was loaded from)
 
 
-def _start_cpu(kernels: list[Kernel], config: Config) -> dict[str, Pending]:
+def launches(program: Program) -> Iterator[list[Kernel]]:
+    """What each launch of a CPU kernel runs: one kernel, or the members of a group."""
+    groups = dict(program.groups)
+    n = 0
+    while n < len(program.steps):
+        end = groups.get(n, n + 1)
+        found = [k for k in program.steps[n:end] if isinstance(k, Kernel) and k.device.type != "cuda"]
+        if found:
+            yield found
+        n = end
+
+
+def _start_cpu(program: Program, config: Config) -> dict[str, Pending]:
     """Emit each distinct kernel and let a thread compile it while the rest is emitted."""
     pending: dict[str, Pending] = {}
-    for kernel in kernels:
-        form = canonical(kernel)
-        if form.key not in pending:
-            if form.key not in _EMITTED:
-                _EMITTED[form.key] = replace(emit_source(form.kernel), name=kernel.name)
-            pending[form.key] = prepare(_EMITTED[form.key], config)
+    for kernels in launches(program):
+        key = group_key(kernels) if len(kernels) > 1 else canonical(kernels[0]).key
+        if key not in pending:
+            if key not in _EMITTED:
+                made = emit_group(kernels) if len(kernels) > 1 else emit_source(canonical(kernels[0]).kernel)
+                _EMITTED[key] = replace(made, name=kernels[0].name)
+            pending[key] = prepare(_EMITTED[key], config)
     return pending
 
 

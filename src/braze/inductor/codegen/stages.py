@@ -36,9 +36,10 @@ def stages_of(program: Program, first: int, rest: int) -> list[Stage]:
 def _ready(program: Program) -> dict[int, int]:
     """output -> the step after which nothing touches its memory; -1 where no step does."""
     last: dict[Buffer, int] = {}
+    ends = {k: end - 1 for first, end in program.groups for k in range(first, end)}
     for n, step in enumerate(program.steps):
         for b in touched(step):
-            last[b] = n
+            last[b] = ends.get(n, n)
     return {k: last.get(o.buffer, -1) for k, o in enumerate(program.outputs) if isinstance(o, Strided)}
 
 

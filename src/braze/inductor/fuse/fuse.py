@@ -10,6 +10,7 @@ from braze.inductor.loops import Program, allocated
 
 from .build import build_steps
 from .columns import fold_columns
+from .group import group
 from .ops import Analysis
 from .overwrite import last
 from .placement import place
@@ -31,7 +32,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     merge_edges(clusters, traits)
     placement = place(clusters, traits)
     steps = order(last(fold_columns(build_steps(clusters, placement, traits), traits), program))
-    return replace(program, steps=steps, buffers=allocated(steps))
+    return group(replace(program, steps=steps, buffers=allocated(steps)))
 
 
 def _device(program: Program) -> torch.device:

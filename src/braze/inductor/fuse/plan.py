@@ -3,11 +3,13 @@
 Walks the steps once.  A buffer that a kernel writes takes, in this order: an operand that dies in this very kernel, if
 every point reads it only where it writes the result (in place); else the most recently freed buffer of the same size.
 Inputs, constants and outputs are never given away, but for inputs that get a new value (``overwrite``).  Vendor calls
-allocate their own results, which may be taken over later.
+allocate their own results, which may be taken over later.  Kernels of one group run at the same time: what dies in one
+of them is free only after all, and only a kernel that alone touches an operand may write over it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import torch
@@ -18,6 +20,7 @@ from braze.inductor.loops.interpret import buffers_in
 from braze.inductor.loops.ref import offset_of
 from braze.ir import IntLike, symbols
 
+from .group import members
 from .overwrite import returned, written_inputs
 from .schedule import reads_of, writes_of
 
@@ -33,20 +36,24 @@ def plan(program: Program) -> Program:
     keep = set(buffers_in(program.outputs)) | {b for b in program.inputs if isinstance(b, Buffer)}
     keep |= set(program.constants)
     taken = written_inputs(program, _in_place)
+    group = members(program)
+    shared = _shared(program)
     dies: dict[int, list[Buffer]] = {}
+    ends: dict[int, list[Buffer]] = {}
     for b, k in last.items():
         if b not in keep and dense(b.type):
             dies.setdefault(k, []).append(b)
+            ends.setdefault(group[k][1] - 1 if k in group else k, []).append(b)
     reuse: dict[Buffer, Buffer] = dict(taken)
     free: dict[Size, list[Buffer]] = {}
     made: set[Buffer] = set()
+    given: set[Buffer] = set()
     for k, step in enumerate(program.steps):
-        given: set[Buffer] = set()
         if isinstance(step, Kernel):
             for b in step.writes:
                 if b in made or b in taken or not dense(b.type):
                     continue
-                old = _in_place(step, b, [d for d in dies.get(k, ()) if d not in given])
+                old = _in_place(step, b, [d for d in dies.get(k, ()) if d not in given and d not in shared])
                 if old is None:
                     pool = free.get(_size(b))
                     old = pool.pop() if pool else None
@@ -55,10 +62,19 @@ def plan(program: Program) -> Program:
                 if old is not None:
                     reuse[b] = old
         made.update(writes_of(step))
-        for b in dies.get(k, ()):
+        for b in ends.get(k, ()):
             if b not in given:
                 free.setdefault(_size(b), []).append(b)
     return replace(program, reuse=reuse, outputs=returned(program, taken))
+
+
+def _shared(program: Program) -> set[Buffer]:
+    """The buffers that several kernels of a group touch."""
+    out: set[Buffer] = set()
+    for first, end in program.groups:
+        seen = Counter(b for k in program.steps[first:end] for b in {*reads_of(k), *writes_of(k)})
+        out.update(b for b, n in seen.items() if n > 1)
+    return out
 
 
 def _size(b: Buffer) -> Size:

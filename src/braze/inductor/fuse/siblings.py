@@ -10,9 +10,12 @@ and, where a kernel costs much (``traits.launch_bytes``), column reductions that
 
 from __future__ import annotations
 
-from braze.inductor.loops import Buffer
+from collections import Counter
+
+from braze.inductor.loops import Buffer, Compute
 
 from .cluster import Cluster, Clusters
+from .group import LEAST
 from .legality import allowed, unify, unify_by_order
 from .ops import nbytes
 from .traits import NO_GAIN, DeviceTraits, Reason
@@ -84,13 +87,24 @@ def merge_edges(clusters: Clusters, traits: DeviceTraits) -> None:
     owner, users = clusters.analysis.owner, clusters.analysis.users
     costly = traits.launch_bytes >= COSTLY
     heads: dict[tuple[object, ...], int] = {}
+    edges: list[tuple[Cluster, bool, object]] = []
     for c in sorted(clusters.live.values(), key=lambda c: c.id):
         if c.closed or c.r or (c.points > TINY and not (costly and len(c.loads) <= 2)):
             continue
         last = not any(users.get(op.out) for op in c.ops)  # type: ignore[arg-type]
         first = not any(b in owner for b in c.loads)
         if (first or last) and all(b.type.is_contiguous for b in (*c.loads, *c.pos)):
+            edges.append((c, first, None if costly else _look(c)))
+    alike = Counter(look for _, _, look in edges)
+    for c, first, look in edges:
+        if costly or alike[look] < LEAST:
             _chain(clusters, c, heads, (c.points, first), traits)
+
+
+def _look(c: Cluster) -> tuple[object, ...]:
+    """What clusters have in common that will be members of one group: those are left to it."""
+    ops = tuple([tuple([(i.fn, i.dtype) for i in op.kernels[0].body if isinstance(i, Compute)]) for op in c.ops])
+    return (c.points > 1, len(c.loads), ops)
 
 
 def merge_columns(clusters: Clusters, traits: DeviceTraits) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from braze.ir import IntLike, Symbol, TensorType, bounds, substitute, symbol, symbol_of, symbols
 
@@ -32,10 +33,18 @@ class Canonical:
 
 
 _CACHE: dict[Any, tuple[str, Kernel]] = {}
+_SEEN: WeakKeyDictionary[Kernel, Canonical] = WeakKeyDictionary()
 
 
 def canonical(kernel: Kernel) -> Canonical:
-    """The canonical form. Cheap for a kernel whose like was seen before."""
+    """The canonical form. Cheap for a kernel whose like was seen before. Bodies must not change afterwards."""
+    seen = _SEEN.get(kernel)
+    if seen is None:
+        seen = _SEEN[kernel] = _look_up(kernel)
+    return seen
+
+
+def _look_up(kernel: Kernel) -> Canonical:
     raw, buffers = _structure(kernel)
     hit = _CACHE.get(raw)
     if hit is None:

@@ -205,6 +205,7 @@ class Program:
     reuse: dict[Buffer, Buffer] = field(default_factory=dict)
     constants: dict[Buffer, torch.Tensor] = field(default_factory=dict)  # read-only, held by the program
     overwrites: tuple[tuple[int, int], ...] = ()  # (output, input): the output is the input's new value
+    groups: tuple[tuple[int, int], ...] = ()  # half-open ranges of kernels that one launch runs, in any order
 
 
 def operands(i: Instr) -> Iterator[Value]:

@@ -165,6 +165,7 @@ def verify_program(program: Program) -> Program:
     for b in buffers_in(program.outputs):
         assert b in ready, f"the output {b.name} is never written"
     _verify_reuse(program)
+    _verify_groups(program)
     return program
 
 
@@ -173,6 +174,26 @@ def _writes(step: object) -> list[Buffer]:
         return step.writes
     assert isinstance(step, Extern)
     return [b for b in step.outputs if b is not None]
+
+
+def _verify_groups(program: Program) -> None:
+    """Kernels of a group touch nothing that another of them writes, whatever memory it is."""
+    for first, end in program.groups:
+        written: dict[Buffer, int] = {}
+        kernels = program.steps[first:end]
+        for n, k in enumerate(kernels):
+            assert isinstance(k, Kernel), "a group holds a vendor call"
+            for b in k.writes:
+                assert written.setdefault(_root(program, b), n) == n, f"two kernels of a group write {b.name}"
+        for n, k in enumerate(kernels):
+            for b in k.reads:  # type: ignore[union-attr]
+                assert written.get(_root(program, b), n) == n, f"a kernel of a group writes {b.name}, another reads it"
+
+
+def _root(program: Program, b: Buffer) -> Buffer:
+    while b in program.reuse:
+        b = program.reuse[b]
+    return b
 
 
 def _verify_reuse(program: Program) -> None:
