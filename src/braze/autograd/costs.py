@@ -13,6 +13,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..ir import Node
+from ..prims import PRIMS
 from ..prims.rng import philox_seed, philox_uniform
 
 
@@ -66,7 +67,7 @@ _NAMES: dict[Kind, str] = {
         binary_cross_entropy_with_logits huber_loss avg_pool2d mean _fused_rms_norm""",
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-_PRIMS = {philox_seed: Kind.OPAQUE, philox_uniform: Kind.DRAW}
+_PRIMS = {philox_seed: Kind.OPAQUE, philox_uniform: Kind.DRAW, PRIMS["as_strided"]: Kind.VIEW}
 
 
 def kind_of(node: Node) -> Kind:

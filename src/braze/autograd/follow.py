@@ -77,17 +77,32 @@ class Follower:
         self._locs.append(loc)
 
 
+_BEHIND = frozenset({torch.linalg.matrix_rank})
+"""Functions that write to ``out`` behind the dispatcher: their results are made, and then copied there."""
+
+
 def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The call. Unsupported where it writes to ``out`` behind the dispatcher, as ``linalg.matrix_rank`` does."""
-    outs = [x for x in leaves(kwargs.get("out")) if type(x) is FakeTensor] if "out" in kwargs else ()
+    """The call. Unsupported where it does not seem to write to ``out``."""
+    outs = [x for x in leaves(kwargs.get("out")) if type(x) is FakeTensor] if "out" in kwargs else []
     before = [x.node.base.version for x in outs]
     result = target(*args, **kwargs)
-    for x, version in zip(outs, before):
-        if x.node.base.version == version and x.numel():
-            raise Unsupported(
-                f"{getattr(target, '__name__', target)} with out=, which the trace cannot see being written"
-            )
+    unseen = [x for x, version in zip(outs, before) if x.node.base.version == version and x.numel()]
+    if unseen and target in _BEHIND:
+        plain = {k: v for k, v in kwargs.items() if k != "out"}
+        _copy(target, outs, [x for x in leaves(target(*args, **plain)) if type(x) is FakeTensor])
+    elif unseen and target is not torch.empty:  # which writes nothing
+        name = getattr(target, "__name__", target)
+        raise Unsupported(f"{name} with out=, which the trace cannot see being written")
     return result
+
+
+def _copy(target: Any, outs: list[FakeTensor], results: list[FakeTensor]) -> None:
+    if [x.shape for x in outs] != [x.shape for x in results]:
+        name = getattr(target, "__name__", target)
+        raise Unsupported(f"{name} with an out= of another shape, which the trace cannot see being written")
+    with torch.no_grad():
+        for out, result in zip(outs, results):
+            out.copy_(result)
 
 
 def _last_uses(graph: Graph) -> dict[Node, Sequence[Node]]:

@@ -19,7 +19,7 @@ from ..ir.decisions import Decisions, settle
 from ..ir.pause import no_saved_tensors_hooks, paused_gc
 from ..ir.types import contiguous_strides
 from ..prims.strided import strided_view
-from . import mutate, random  # noqa: F401  (they fill the recorder's table)
+from . import mutate, random, storage  # noqa: F401  (the first two fill the recorder's table)
 from .follow import Follower
 from .freed import Freed
 from .record import CONSTANT, PHYSICAL, Recorder, Value
@@ -109,6 +109,8 @@ def _trace(
 ) -> Joint:
     graph = Graph("joint")
     rec = Recorder(graph, locate, decide, strict_random)
+    if isinstance(fn, Follower):
+        rec.placed = frozenset([i for i, n in enumerate(fn.graph.inputs) if n.tags.get("placed")])
     with _engine(), FakeMode(rec.on_op, rec.lift, decide):
         primals = [_primal(t, decide) for t in types]
         for i, p in enumerate(primals):
@@ -130,6 +132,7 @@ def _trace(
         heads += [inputs[m.index] for m in mutated if m.differentiable]
         nodes = [rec.lower(r) for r in results] + [rec.read(inputs[m.index].node.base) for m in mutated]
         gradients = _differentiate(rec, primals, heads, decide)
+        storage.check_unwritten(rec, [m.index for m in mutated])
     rec.close()
     graph.outputs = (*nodes, *gradients)
     if isinstance(decide, Decisions):
@@ -228,7 +231,7 @@ def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[
         if base.input < 0 and (o is source or alone):
             return OutputSpec("result", result(o), (), _tracked(o))
         if source is None:
-            raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
+            source = _renamed(base, o)
         if flagged is None:
             raise Unsupported("a real view of a conjugate is returned together with what it is a view of")
         if not _replayable(o, source):
@@ -247,6 +250,15 @@ def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[
         at = first.setdefault(id(o), i) if type(o) is FakeTensor else i
         specs.append(spec(o) if at == i else OutputSpec("output", at))
     return specs, results
+
+
+def _renamed(base: Value, o: FakeTensor) -> FakeTensor:
+    """A tensor for memory whose own one was made a view of it, in place."""
+    if o.requires_grad:
+        raise Unsupported("a tensor whose shape was changed in place is returned together with its views")
+    base.fake = out = fake_from(base.type)
+    out.node = base
+    return out
 
 
 def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputSpec:

@@ -48,7 +48,7 @@ def relayout(rec: Emits, node: Node, want: TensorType, old: Node) -> Node:
     if same_strides(sizes, strides, contiguous_strides(sizes)):
         return rec.call(aten.clone.default, node, memory_format=torch.contiguous_format)
     if is_dense(sizes, strides):
-        order = _outermost_first(strides)
+        order = outermost_first(strides)
         back = [order.index(d) for d in range(len(sizes))]
         turned = rec.call(aten.permute.default, node, order)
         packed = rec.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
@@ -60,7 +60,7 @@ def relayout(rec: Emits, node: Node, want: TensorType, old: Node) -> Node:
     return rec.call(strided_scatter, old, node, list(strides), list(sizes), list(strides), 0)
 
 
-def _outermost_first(strides: Sequence[IntLike]) -> list[int]:
+def outermost_first(strides: Sequence[IntLike]) -> list[int]:
     """The dims by falling stride. Unsupported where symbolic strides leave the order open."""
 
     def compare(d: int, e: int) -> int:

@@ -16,6 +16,7 @@ from ..errors import Unsupported
 from ..fake import FakeTensor
 from ..ir import Node, TensorType, contiguous_strides, leaves
 from ..prims.functionalised import functionalised
+from . import storage
 from .layout import same_strides
 from .record import Recorder, handles
 from .schema import bind, functional_form, op_info
@@ -127,6 +128,18 @@ def _resize(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
     rec.reshape_in_place(aten.as_strided_.default, x, aten.as_strided.default, view, {})
 
 
+@handles("as_strided_copy.default")
+def _strided_copy(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    base, at = storage.absolute(rec, args[0].node, args[1:], kwargs)
+    node = storage.read(rec, rec.read(base), base, at, out.val)
+    rec.define(out, rec.call(aten.clone.default, node, memory_format=torch.contiguous_format))
+
+
+@handles("as_strided_scatter.default")
+def _strided_scatter(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
+    rec.define(out, storage.scattered(rec, *bind(op, args, kwargs).values()))
+
+
 @handles("_unsafe_view.default")
 def _unsafe_view(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """A view that autograd does not know of: what is written to it, is in its argument too."""
@@ -175,10 +188,10 @@ def _fill_tensor(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out:
 
 
 @handles("native_batch_norm.default", "cudnn_batch_norm.default", "_native_batch_norm_legit.default")
-@handles("_batch_norm_with_update.default")
+@handles("_batch_norm_with_update.default native_batch_norm.out _native_batch_norm_legit.out")
 def _batch_norm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """All the batch norms whose training form updates the running statistics, as one functional operator."""
-    x = list(bind(op, args, kwargs).values())
+    x = [v for a, v in zip(op._schema.arguments, bind(op, args, kwargs).values()) if not a.is_out]
     if "with_update" in op._schema.name:
         x.insert(5, True)
     *tensors, training, momentum, eps = x
@@ -193,7 +206,7 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: 
         rec.write(mean, rec.getitem(node, 3))
         rec.write(var, rec.getitem(node, 4))
     for i in range(3):
-        rec.define(out[i], rec.getitem(node, i))
+        (rec.write if op._overloadname == "out" else rec.define)(out[i], rec.getitem(node, i))
     for reserve in out[3:]:  # cuDNN's scratch memory: the functional backward does without it
         t = reserve.val
         rec.define(reserve, rec.call(aten.empty.memory_format, list(t.sizes), dtype=t.dtype, device=t.device))

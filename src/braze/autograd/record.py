@@ -25,6 +25,7 @@ from ..fake.symint import Decide, refuse, to_expr
 from ..ir import Graph, Loc, Node, TensorType, ViewStep
 from ..ir.decisions import Decisions
 from ..prims.rng import philox_seed
+from . import storage
 from .layout import conform, reshape
 from .schema import op_info
 
@@ -85,6 +86,8 @@ class Recorder:
         self._streams = 0
         self._roots: list[Value] = []
         self._inputs: dict[int, int] = {}  # id of an input's fake -> its position
+        self.placed: frozenset[int] = frozenset()  # inputs whose place in their storage is guarded
+        self.looked_around: list[int] = []  # inputs whose storage is read where they do not show it
         self.reshaped: dict[int, list[ViewStep]] = {}  # position -> in-place calls that changed its sizes
 
     def close(self) -> None:
@@ -121,9 +124,8 @@ class Recorder:
 
     def _replay(self, step: ViewStep, node: Node, base: Value, type_: TensorType) -> Node:
         args = step.args
-        if step.op is aten.as_strided.default:  # absolute in storage, and fresh values start at 0
-            args = (*args[:2], args[2] - base.type.offset + node.val.offset)
-            type_ = type_.with_(offset=args[2])
+        if step.op is aten.as_strided.default:
+            return storage.read(self, node, base, args, type_)
         if step.op in PHYSICAL:
             return self.call(PHYSICAL[step.op], node)
         if step.index is None:
@@ -211,6 +213,7 @@ class Recorder:
             if overlaps(at.type.sizes, at.type.strides):
                 raise Unsupported("an in-place write to a tensor whose elements share memory")
             at = at.parent
+        storage.check_write(value)
         if value.type.sizes != fake.val.sizes:
             self._resized(value, fake)
         self._store(value, node)
@@ -298,7 +301,7 @@ class Recorder:
             old.fake = None  # the root has no name any more
         parent, rest = old, args
         if form is aten.as_strided.default:
-            parent, rest = _absolute(old, args, kwargs)
+            parent, rest = storage.absolute(self, old, args, kwargs)
             kwargs = {}
         step = ViewStep(form, rest, tuple(kwargs.items()))
         fake.node = parent.view(step, self._replay(step, self.read(parent), parent.base, fake.val), fake.val)
@@ -314,7 +317,7 @@ class Recorder:
                 out.node = parent.view(None, self.read(parent), out.val)
             return
         if op is aten.as_strided.default:
-            parent, rest = _absolute(parent, args[1:], kwargs)
+            parent, rest = storage.absolute(self, parent, args[1:], kwargs)
             kwargs = {}
         else:
             rest = tuple([self.lower(a) for a in args[1:]])
@@ -326,17 +329,6 @@ class Recorder:
         node = self.emit(op, (self.read(parent), *rest), dict(named), type(out)([x.val for x in out]))
         for i, x in enumerate(out):
             x.node = parent.view(ViewStep(op, rest, named, i), self.graph.getitem(node, i), x.val)
-
-
-def _absolute(value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Value, tuple[Any, ...]]:
-    """as_strided sees the storage, not the tensor: make it a view of the root with an explicit offset."""
-    size, stride = args[0], args[1]
-    offset = args[2] if len(args) > 2 else kwargs.get("storage_offset")
-    if value.base.type.dtype != value.type.dtype:
-        raise Unsupported("as_strided of a tensor viewed as another dtype")
-    if offset is not None and value.base.input >= 0:
-        raise Unsupported("as_strided of an input at a place in its storage, which may be another in the next call")
-    return value.base, (list(size), list(stride), value.type.offset if offset is None else offset)
 
 
 # Views that only flag a tensor, which fakes cannot be: computed in the graph, views again among the outputs.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -18,6 +19,7 @@ from ..errors import Unsupported
 from ..fake import find_rule
 from ..fake.layout import is_dense
 from ..ir import Graph, Node
+from ..prims.prim import Prim
 from .layout import same_strides
 from .rewrite import build
 from .schema import op_info
@@ -29,10 +31,16 @@ def storage_root(node: Node) -> Node:
     """The node whose memory this node's value shows, through views."""
     while node.op == "call":
         call = node.args[0] if node.target is operator.getitem else node
-        if call.op != "call" or not isinstance(call.target, OpOverload) or not op_info(call.target).returns_view:
+        if call.op != "call" or not _is_view(call.target):
             break
         node = call.args[0]
     return node
+
+
+def _is_view(target: Any) -> bool:
+    if isinstance(target, Prim):
+        return target.family == "view"
+    return isinstance(target, OpOverload) and op_info(target).returns_view
 
 
 def clone_of(node: Node) -> Node:

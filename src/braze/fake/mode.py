@@ -36,7 +36,7 @@ class Plan:
     ``targets[i]`` says which argument result i is (a position, or a name for ``out=``), or None for a new tensor.
     """
 
-    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo")
+    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts")
 
     def __init__(self, op: OpOverload) -> None:
         schema = op._schema
@@ -58,6 +58,7 @@ class Plan:
             self.targets.append(next((written[n] for n in names if n in written), None))
         self.fresh = self.targets == [None]
         self.reshapes = bool(self.drop) or torch.Tag.inplace_view in op.tags
+        self.casts = not (self.drop and _makes(op))  # what makes a tensor makes it of the dtype of out=
         rule = find_rule(op) or declared_rule(op, _unrecorded)
         self.executed = rule is None
         self.rule = rule or by_execution(op)
@@ -74,6 +75,13 @@ def rule_for(op: OpOverload) -> Rule:
 def _has_tensors(op: OpOverload) -> bool:
     schema = op._schema
     return any("Tensor" in str(x.type) for x in (*schema.arguments, *schema.returns))
+
+
+def _makes(op: OpOverload) -> bool:
+    """Whether the operator makes a tensor of a dtype that its caller chooses (``arange``, ``full``)."""
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.split("::")[1])
+    forms = [getattr(packet, name)._schema.arguments for name in packet.overloads()]
+    return any(a.name == "device" for arguments in forms for a in arguments)
 
 
 def _unrecorded(call: Callable[[], Any]) -> Any:
@@ -266,7 +274,7 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             strides = contiguous(res.sizes) if plan.executed else res.strides
             out.data = self._wrap(TensorType(res.sizes, strides, old.dtype, old.device))
-        if not torch.can_cast(res.dtype, old.dtype):
+        if plan.casts and not torch.can_cast(res.dtype, old.dtype):
             raise RuntimeError(f"result type {res.dtype} can't be cast to the desired output type {old.dtype}")
         return out
 

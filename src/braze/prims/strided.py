@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..ir import IntLike, TensorType
+from ..ir import IntLike, TensorType, contiguous_strides
 
 
 class StridedScatter:
@@ -38,6 +38,29 @@ class StridedScatter:
 
 
 strided_scatter = StridedScatter()
+
+
+class StridedRead:
+    """``strided_read(x, sizes, strides, start)``: a contiguous copy of what ``sizes`` and ``strides`` show from element
+    ``start`` of ``x`` on. Of a graph's input also what it does not itself show of its storage."""
+
+    __name__ = "strided_read"
+    qualified_name = "prims.strided.strided_read"
+
+    def __call__(self, x: torch.Tensor, sizes: list[int], strides: list[int], start: int) -> torch.Tensor:
+        seen = x.detach().as_strided(sizes, strides, x.storage_offset() + start)
+        return seen.clone(memory_format=torch.contiguous_format)
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+    @staticmethod
+    def shape(x: TensorType, sizes: Any, strides: Any, start: IntLike) -> TensorType:
+        return TensorType(tuple(sizes), contiguous_strides(tuple(sizes)), x.dtype, x.device)
+
+
+strided_read = StridedRead()
+STRIDED: dict[str, Any] = {x.__name__: x for x in (strided_scatter, strided_read)}
 
 
 def strided_view(x: torch.Tensor, sizes: Any, strides: Any, start: int) -> torch.Tensor:

@@ -79,7 +79,10 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
         # the same call in eager raises the program's own error
         raise Break(f"{name_of(target)} raised {type(e).__name__}: {e}") from e
     nodes = tuple(p[0] for p in low)
-    return result(vm, target, nodes, {k: p[0] for k, p in named.items()}, out, [p[1] for p in low])
+    v = result(vm, target, nodes, {k: p[0] for k, p in named.items()}, out, [p[1] for p in low])
+    if isinstance(v, SequenceValue) and "out" in named and out is named["out"][1]:
+        return kwargs["out"]
+    return v
 
 
 def result(vm: Tracer, target: Any, nodes: tuple[Any, ...], named: dict[str, Any], out: Any, fakes: list[Any]) -> Value:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...errors import Unsupported
 from ...ir import IntLike, TensorType, known_eq, known_le, sym_max, sym_min
 from ..layout import broadcast, contiguous
 from ..promote import result_type, to_real
@@ -65,12 +66,11 @@ def lstsq(a: TensorType, b: TensorType, rcond: Any = None, *, driver: str | None
     rhs = b.sizes[-1]
     rows = sym_max(m, n)
     whole = column_major(a, (*batch, rows, rhs))
-    none = fresh(a, (0,))
-    residuals = none if driver == "gelsy" or known_le(m, n) else fresh(a, (*batch, rhs))
+    real = to_real(a.dtype)
+    none = fresh(a, (0,), real)
+    residuals = none if driver == "gelsy" or known_le(m, n) else fresh(a, (*batch, rhs), real)
     rank = fresh(a, tuple(batch), torch.int64) if driver != "gels" else fresh(a, (0,), torch.int64)
-    values = fresh(a, (*batch, sym_min(m, n)), to_real(a.dtype)) if driver in ("gelsd", "gelss") else none
-    if values is none and a.dtype.is_complex:
-        values = fresh(a, (0,), to_real(a.dtype))
+    values = fresh(a, (*batch, sym_min(m, n)), real) if driver in ("gelsd", "gelss") else none
     return fresh(a, (*batch, n, rhs), strides=whole.strides), residuals, rank, values
 
 
@@ -78,6 +78,16 @@ def lstsq(a: TensorType, b: TensorType, rcond: Any = None, *, driver: str | None
 def lu_solve(lu: TensorType, pivots: TensorType, b: TensorType, *, left: bool = True, adjoint: bool = False) -> Any:
     sizes = (*_batch(lu, b), *b.sizes[-2:])
     return column_major(b, sizes) if left else fresh(b, sizes)
+
+
+@rule("linalg_lu_solve.out")
+def lu_solve_out(
+    lu: TensorType, pivots: TensorType, b: TensorType, *, left: bool = True, adjoint: bool = False
+) -> TensorType:
+    if not left and lu.dtype.is_complex:
+        raise Unsupported("linalg.lu_solve(left=False) with a complex out=, which it flags as lazily conjugated")
+    out: TensorType = lu_solve(lu, pivots, b, left=left, adjoint=adjoint)
+    return out
 
 
 @rule("linalg_ldl_solve")

@@ -6,6 +6,7 @@ Importing this package fills the tables of :mod:`..registry`.
 from . import (
     annotations,
     builtin,
+    checked,
     collection,
     container,
     gradients,
@@ -22,6 +23,7 @@ from . import (
 __all__ = [
     "annotations",
     "builtin",
+    "checked",
     "collection",
     "container",
     "gradients",

@@ -113,7 +113,7 @@ def query(function: Any) -> None:
 
 
 for _name in (
-    "size stride dim ndimension nelement numel storage_offset is_contiguous is_floating_point is_complex is_signed "
+    "size stride dim ndimension nelement numel is_contiguous is_floating_point is_complex is_signed "
     "element_size get_device is_same_size is_inference is_neg is_conj is_set_to has_names dense_dim sparse_dim"
 ).split():
     if hasattr(torch.Tensor, _name):
@@ -123,6 +123,71 @@ for _name in (
     "is_neg is_conj"
 ).split():
     query(getattr(torch, _name))
+
+
+# ---- where a tensor lies in its storage
+
+
+def place(vm: Tracer, v: TensorValue) -> None:
+    """Guard where the input that ``v`` is, or is a view of, begins in its storage; and note that on the graph's input."""
+    fake = v.fake(vm)
+    base = fake._base
+    owner = vm.by_fake.get(id(base)) if base is not None else v
+    if owner is None or base is None and torch.is_inference_mode_enabled():  # views are not known there
+        owners = [x for x in vm.inputs if isinstance(x, TensorValue) and x not in vm.float_inputs]
+    else:
+        owners = [owner]
+    for x in owners:
+        if x.raw is not None and x.source is not None:
+            node = x.node(vm)
+            if isinstance(node.val.offset, int):
+                vm.guards.const(x.source.storage_offset(), node.val.offset)
+                node.tags["placed"] = True
+
+
+@handles(torch.Tensor.storage_offset)
+def storage_offset(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (v,) = args
+    assert isinstance(v, TensorValue)
+    place(vm, v)
+    return vm.wrap(v.fake(vm).storage_offset(), None)
+
+
+def _strided(function: Any) -> None:
+    """Register a function that takes places in a storage."""
+
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        x = args[0] if args else kwargs.get("self", kwargs.get("input"))
+        explicit = [*args[3:], kwargs.get("storage_offset", NONE)]
+        if isinstance(x, TensorValue) and not all(v is NONE for v in explicit):
+            place(vm, x)
+        return vm.record(function, args, kwargs)
+
+    HANDLERS[function] = handler
+
+
+for _name in ("as_strided", "as_strided_", "as_strided_scatter", "as_strided_copy"):
+    for _owner in (torch.Tensor, torch, torch.ops.aten):
+        if hasattr(_owner, _name):
+            _strided(getattr(_owner, _name))
+    _strided(getattr(torch.ops.aten, _name).default)
+
+
+@handles(torch.matmul)
+def matmul(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """With ``out=``, ATen resizes it to a folded product and back: a copy says the same."""
+    out = kwargs.get("out", NONE)
+    if not isinstance(out, TensorValue):
+        return vm.record(torch.matmul, args, kwargs)
+    given = [*args, *kwargs.values()]
+    tracked = torch.is_grad_enabled() and any(isinstance(v, TensorValue) and v.fake(vm).requires_grad for v in given)
+    product = vm.record(torch.matmul, args, {k: v for k, v in kwargs.items() if k != "out"})
+    assert isinstance(product, TensorValue)
+    x, y = product.fake(vm), out.fake(vm)
+    if tracked or x.shape != y.shape or x.dtype != y.dtype:
+        return vm.record(torch.matmul, args, kwargs)
+    vm.record(torch.Tensor.copy_, [out, product], {})
+    return out
 
 
 @handles(torch.Tensor.item)
