@@ -17,6 +17,7 @@ from braze.fake import FakeMode, fake_like
 from braze.ir import Graph, Loc, TensorType
 from braze.ir.decisions import settle
 
+from .record import unflagged
 from .rebuild import OUTPUTS, Rebuilder
 from .signals import Unfinished
 from .tracer import Tracer
@@ -106,7 +107,9 @@ class Writer:
         def compiled() -> Callable[..., Any]:
             out = compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
             floats = [i for i, v in enumerate(vm.inputs) if v in vm.float_inputs]
-            return _with_floats(out, floats) if floats else out
+            flagged = [i for i, v in enumerate(vm.inputs) if v in vm.flagged_inputs]
+            out = _made_of(out, unflagged, flagged) if flagged else out
+            return _made_of(out, _as_tensor, floats) if floats else out
 
         e.callee_const(compiled)
         self._compiled = next(i for i in reversed(e.code.instructions) if i.arg is compiled)
@@ -147,17 +150,20 @@ class Writer:
             e.delete(name)
 
 
-def _with_floats(compiled: Callable[..., Any], where: list[int]) -> Callable[..., Any]:
-    """The compiled graph, given Python floats at these positions."""
-    tensor, float64 = torch.tensor, torch.float64
+def _made_of(compiled: Callable[..., Any], make: Callable[[Any], Any], where: list[int]) -> Callable[..., Any]:
+    """The compiled graph, whose inputs at these positions are made of what the frame has."""
 
     def call(*inputs: Any) -> Any:
         given = list(inputs)
         for i in where:
-            given[i] = tensor(given[i], dtype=float64)
+            given[i] = make(given[i])
         return compiled(*given)
 
     return call
+
+
+def _as_tensor(x: float) -> torch.Tensor:
+    return torch.tensor(x, dtype=torch.float64)
 
 
 def finish_return(vm: Tracer, code: CodeType, value: Value, compile_graph: CompileGraph) -> Captured:

@@ -24,6 +24,8 @@ from .values.symbolic import SymValue
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from braze.capture.source import Source
+
     from .tracer import Tracer
 
 _READS = {torch.Tensor.__contains__}
@@ -148,6 +150,8 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
     """Make an existing tensor an input of the graph."""
     raw, source = v.raw, v.source
     assert raw is not None and source is not None
+    if raw.layout is torch.strided and (raw.is_conj() or raw.is_neg()):
+        return add_flagged(vm, v, raw, source)
     if type(raw) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         unsupported(f"an input of the tensor subclass {type(raw).__name__}")
     try:
@@ -163,6 +167,35 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
     v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
     vm.by_fake[id(fake)] = v
     vm.inputs.append(v)
+
+
+def add_flagged(vm: Tracer, v: TensorValue, raw: torch.Tensor, source: Source) -> None:
+    """Make a lazily conjugated or negated tensor an input of the graph: as the plain view of its memory, conjugated or
+    negated by a call. Only the value that is read has a source: a gradient of the view is not the tensor's."""
+    flags = [f for f, on in ((torch.conj, raw.is_conj()), (torch._neg_view, raw.is_neg())) if on]
+    with torch._C._DisableTorchDispatch(), torch.enable_grad():  # the first use may be under another mode
+        plain = unflagged(raw)
+    vm.guards.tensor(source, raw, tuple(raw.shape), raw.stride())
+    t = type_of(fake_like_real(plain))
+    node = vm.graph.input(_input_name(source.name()), t)
+    fake = fake_from(t)
+    vm.inputs.append(TensorValue(node, fake, raw=plain, source=source))
+    vm.flagged_inputs.append(vm.inputs[-1])
+    first = [node]
+    with torch.enable_grad():
+        for f in flags:
+            fake = f(fake)
+            node = vm.graph.call(f, (node,), {}, type_of(fake))
+            first.append(node)
+    vm.graph.nodes[:] = [*first, *vm.graph.nodes[: -len(first)]]
+    v._fake, v._node = fake, node
+    vm.by_fake[id(fake)] = v
+
+
+def unflagged(x: torch.Tensor) -> torch.Tensor:
+    """The view of the same memory that is neither lazily conjugated nor negated."""
+    x = x.conj() if x.is_conj() else x
+    return torch._neg_view(x) if x.is_neg() else x
 
 
 def add_float(vm: Tracer, v: FloatValue) -> TensorValue:
@@ -188,6 +221,9 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
     from .handlers.tensors import FACTS, VIEWS
 
     fact = FACTS.get(name)
+    if name == "is_leaf" and v.raw is not None:
+        vm.guards.const(v.source.attr(name) if v.source is not None else None, v.raw.is_leaf)
+        return vm.wrap(v.raw.is_leaf, None)
     if fact is not None:
         return vm.wrap(fact(v.fake(vm)), None)
     if name in VIEWS:

@@ -66,6 +66,7 @@ class Tracer:
         self.inputs: list[TensorValue | SizeInput] = []
         self.sizes = FrameSizes(plan.policy, self.graph, self.inputs, self.loc)
         self.float_inputs: list[TensorValue] = []  # those of ``inputs`` that are Python floats outside
+        self.flagged_inputs: list[Any] = []  # those that are lazily conjugated or negated outside
         self.retained: list[TensorValue] = []  # made here, with retain_grad()
         self.effects = Effects()
         self.modes = Modes()

@@ -12,7 +12,7 @@ from braze.fake import FakeTensor
 from ..attributes import bind, find
 from ..registry import BREAKS, HANDLERS, handles, simple
 from ..signals import unsupported
-from ..values.base import NONE, TRUE, Const, Value, boolean
+from ..values.base import FALSE, NONE, TRUE, Const, Value, boolean
 from ..values.floats import FloatValue
 from ..values.sequences import TupleValue
 from ..values.tensor import TensorValue
@@ -114,15 +114,51 @@ def query(function: Any) -> None:
 
 for _name in (
     "size stride dim ndimension nelement numel is_contiguous is_floating_point is_complex is_signed "
-    "element_size get_device is_same_size is_inference is_neg is_conj is_set_to has_names dense_dim sparse_dim"
+    "element_size get_device is_same_size is_inference is_set_to has_names dense_dim sparse_dim"
 ).split():
     if hasattr(torch.Tensor, _name):
         query(getattr(torch.Tensor, _name))
 for _name in (
-    "is_floating_point is_complex is_signed numel can_cast promote_types result_type is_same_size is_inference "
-    "is_neg is_conj"
+    "is_floating_point is_complex is_signed numel can_cast promote_types result_type is_same_size is_inference"
 ).split():
     query(getattr(torch, _name))
+
+
+def _lazy(function: Any) -> None:
+    """Register a question about a flag that fakes do not have: real tensors that no view of a complex one made lack it."""
+
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        (x,) = (*args, *kwargs.values())
+        assert isinstance(x, TensorValue)
+        fake = x.fake(vm)
+        base = fake if fake._base is None else fake._base
+        if fake.is_complex() or base.is_complex() or vm.flagged_inputs:
+            unsupported("whether a tensor is lazily conjugated or negated", "call .resolve_conj() or .resolve_neg()")
+        return FALSE
+
+    HANDLERS[function] = handler
+
+
+for _owner in (torch.Tensor, torch):
+    _lazy(getattr(_owner, "is_conj"))  # noqa: B009
+    _lazy(getattr(_owner, "is_neg"))  # noqa: B009
+
+
+def _keeps_lazy(function: Any) -> None:
+    """Register a function whose result is lazily conjugated where its arguments are."""
+
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        out = vm.record(function, args, kwargs)
+        if vm.flagged_inputs and isinstance(out, TensorValue) and out.fake(vm).is_complex():
+            unsupported(f"torch.{function.__name__} of a lazily conjugated input", "call .resolve_conj() first")
+        return out
+
+    HANDLERS[function] = handler
+
+
+for _name in ("dot", "vdot"):
+    _keeps_lazy(getattr(torch, _name))
+    _keeps_lazy(getattr(torch.Tensor, _name))
 
 
 # ---- where a tensor lies in its storage
