@@ -5,7 +5,7 @@ from the root's own first element.  Where an input lies in its storage differs f
 needs a guard on it (capture's ``placed``).  What of its storage an input does not itself show is read by a call that
 has the real tensor (``prims.strided_read``), and is never written.
 
-    x = base[3:6]; x.as_strided((2,), (1,), 4)    ->    prims.as_strided(x, (2,), (1,), 1), with a guard that x begins at 3
+    x = base[3:6]; x.as_strided((2,), (1,), 4)    ->    prims.as_strided(x, (2,), (1,), 1), and x has to begin at 3
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from braze.fake import FakeMode, fake_like
 from braze.ir import Graph, Loc, TensorType
 from braze.ir.decisions import settle
 
-from .record import unflagged
 from .rebuild import OUTPUTS, Rebuilder
+from .record import unflagged
 from .signals import Unfinished
 from .tracer import Tracer
 from .values.base import Value

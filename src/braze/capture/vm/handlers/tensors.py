@@ -125,7 +125,7 @@ for _name in (
 
 
 def _lazy(function: Any) -> None:
-    """Register a question about a flag that fakes do not have: real tensors that no view of a complex one made lack it."""
+    """Register a question about a flag that fakes do not have, and that only views of complex tensors have."""
 
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         (x,) = (*args, *kwargs.values())
@@ -165,7 +165,7 @@ for _name in ("dot", "vdot"):
 
 
 def place(vm: Tracer, v: TensorValue) -> None:
-    """Guard where the input that ``v`` is, or is a view of, begins in its storage; and note that on the graph's input."""
+    """Guard where the input that ``v`` is, or is a view of, begins in its storage; note it on the graph's input."""
     fake = v.fake(vm)
     base = fake._base
     owner = vm.by_fake.get(id(base)) if base is not None else v
