@@ -590,13 +590,3 @@ UNSUPPORTED = {
 def test_unsupported(name):
     with pytest.raises((Unsupported, RuntimeError)):
         compile_program(UNSUPPORTED[name], make("g"))
-
-
-def test_shared_inputs_that_are_overwritten():
-    from braze.autograd import trace_joint
-    from braze.ir import tensor_type
-
-    types = [tensor_type((4,)), tensor_type((4,))]
-    trace_joint(lambda x, y: x + y, types, shared=[[0, 1]])
-    with pytest.raises(Unsupported, match="share memory"):
-        trace_joint(lambda x, y: x.add_(y), types, shared=[[0, 1]])

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import braze
+from braze.api import log_of
 
 Step = tuple[int, int, int]
 
@@ -60,6 +61,65 @@ torch.add({a}.detach(), 1, out={a}.detach())
 {a}.squeeze_()
 torch._foreach_add_([{a}, {b}], 1.0)
 {a}, {b} = {b}, {a}
+{n} = {a}.permute(tuple(reversed(range({a}.dim()))))
+{n} = {a}.narrow(-1, 1, {a}.shape[-1] - 1) if {a}.dim() and {a}.shape[-1] > 1 else {a}.view(-1)
+{n} = {a}.select(-1, -1) if {a}.dim() else {a}.view(1)
+{n} = {a}.chunk(2, 0)[-1] if {a}.dim() else {a}.view_as({a})
+{n} = {a}.tensor_split(3, -1)[1] if {a}.dim() else {a}.view_as({a})
+{n} = {a}.unflatten(-1, (2, -1)) if {a}.dim() and {a}.shape[-1] % 2 == 0 else {a}.unsqueeze(-1)
+{n} = {a}.movedim(0, -1) if {a}.dim() else {a}.view_as({a})
+{n} = {a}.view(torch.int32).view(torch.float32) if {a}.is_contiguous() else {a}.mT if {a}.dim() > 1 else {a}
+{n} = {a}.view(-1) if {a}.is_contiguous() else {a}.reshape({a}.shape)
+{n} = {a}.data
+{n} = {a}.expand_as({a})
+{n} = {a}.broadcast_to(3, *{a}.shape)[1]
+{n} = {a}.as_strided({a}.shape, {a}.stride(), {a}.storage_offset())
+{n} = {a}.float()
+{n} = {a}.roll(1)
+{n} = torch.stack([{a}, {a}], -1)
+{n} = {a}.clone(memory_format=torch.contiguous_format)
+{n} = {a}.reciprocal().clamp(-3, 3)
+{n} = {a}.index_select(0, torch.tensor([0, 0])) if {a}.dim() else {a} - 1
+{n} = {a}.matmul({a}.mT) if {a}.dim() > 1 else {a} * {a}
+{n} = {a}.softmax(-1) if {a}.dim() else {a}.tanh()
+{n} = {a} + {b} if {a}.shape == {b}.shape else {a} * {b}.max()
+{n} = torch.slice_scatter({a}, {a}[:1] * 3, 0, 0, 1) if {a}.dim() else {a} * 3
+{n} = torch.empty_like({a}).copy_({a})
+{n} = torch.zeros_like({a}).add_({a})
+{n} = torch.broadcast_tensors({a}, {a}[:1])[1] if {a}.dim() else {a}.cos()
+{n} = {a}.detach().requires_grad_(False)
+{a} += {b}.clone() if {a}.shape == {b}.shape else 1
+{a} *= 2
+{a}.sub_({b}.clone()) if {a}.shape == {b}.shape else {a}.div_(2)
+{a}.copy_({b}.clone()) if {a}.shape == {b}.shape else {a}.sin_()
+{a}.copy_({a}.t().clone()) if {a}.dim() == 2 and {a}.shape[0] == {a}.shape[1] else {a}.tanh_()
+{a}.add_({b}[0].clone()) if {b}.dim() and {b}[0].numel() == 1 else {a}.abs_()
+{a}[1:] = {a}[:-1].clone() if {a}.dim() else 0
+{a}[1:] += {a}[:-1].clone() if {a}.dim() else 0
+{a}[{a} > 0.3] = 0.1
+{a}[torch.tensor([0])] = {b}.min() if {a}.dim() else 0
+{a}.index_add_(0, torch.tensor([0, 0]), {a}[:1].expand(2, *{a}.shape[1:]).clone()) if {a}.dim() else {a}.neg_()
+{a}.scatter_(0, torch.zeros_like({a}[:1], dtype=torch.int64), 2.5) if {a}.dim() else {a}.neg_()
+{a}.diagonal().fill_(0.7) if {a}.dim() >= 2 else {a}.relu_()
+{a}.transpose_(0, -1) if {a}.dim() else {a}.neg_()
+{a}.unsqueeze_(-1)
+{a}.data.mul_(2)
+{a}.detach().add_(1)
+{a}.clamp_(min={b}.min().detach())
+{a}.lerp_({b}.clone(), 0.5) if {a}.shape == {b}.shape else {a}.sigmoid_()
+{a}.addcmul_({b}.clone(), {b}.clone()) if {a}.shape == {b}.shape else {a}.exp_().clamp_(max=3)
+{a}.masked_scatter_({a} > 0, {b}.flatten().repeat(12).clone())
+{a}.fill_diagonal_(1.5) if {a}.dim() == 2 else {a}.neg_()
+torch.sin({a}.detach().clone(), out={b}.detach()) if {a}.shape == {b}.shape else {b}.neg_()
+torch.mul({a}.detach(), 3, out={a}.detach()[:]) if {a}.dim() else {a}.neg_()
+torch._foreach_mul_([{a}, {b}], [{b}.mean(), {a}.mean()])
+torch._foreach_copy_([{a}], [{b}.clone()]) if {a}.shape == {b}.shape else {a}.neg_()
+with torch.no_grad(): {a}.mul_(0.5)
+with torch.no_grad(): {n} = {a}[:1] if {a}.dim() else {a}.view(1)
+with torch.no_grad(): {n} = {a} * 3
+for {n} in {a}.unbind(0) if {a}.dim() else [{a}]: {n}.mul_(2)
+for {n} in {a}.detach().split(1, 0) if {a}.dim() else [{a}]: {n}.add_({b}.mean().detach())
+{n} = Negated.apply({a})
 """.strip().split("\n")
 
 SHAPES: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -72,7 +132,24 @@ SHAPES: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda s: s[::2][:6].view(2, 3),
     lambda s: s[:12].view(4, 3)[:, :2],
 ]
+AGAIN = 3  # in the place of a storage's number
 _count = itertools.count()
+
+
+class Written(list[bool]):
+    """Which tensors' versions a write has changed: of ours at least eager's (``.data`` has a counter of its own)."""
+
+
+class Negated(torch.autograd.Function):
+    """A user's function: the same memory, the gradient's sign turned."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return -g
 
 
 def source(steps: Sequence[Step], n_inputs: int, returned: Sequence[int]) -> str:
@@ -85,7 +162,7 @@ def source(steps: Sequence[Step], n_inputs: int, returned: Sequence[int]) -> str
         if first == second and text.startswith("torch._foreach"):
             continue
         lines.append("    " + text.format(n=f"v{k}", a=first, b=second))
-        if text.startswith("{n}"):
+        if "{n} =" in text or "for {n}" in text:
             names.append(f"v{k}")
     lines.append(f"    return {', '.join(names[i % len(names)] for i in returned)},")
     return "\n".join(lines) + "\n"
@@ -95,43 +172,71 @@ def make(text: str) -> Callable[..., Any]:
     """The function, with its lines where tracebacks and code objects look for them."""
     name = f"<program {next(_count)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    scope: dict[str, Any] = {"torch": torch, "__name__": "alias_programs"}
+    scope: dict[str, Any] = {"torch": torch, "Negated": Negated, "__name__": "alias_programs"}
     exec(compile(text, name, "exec"), scope)
     made: Callable[..., Any] = scope["program"]
     return made
 
 
-def inputs(kinds: Sequence[int], memory: Sequence[int], grad: bool) -> list[torch.Tensor]:
-    """Tensors of the given shapes; those of equal ``memory`` are views of one storage."""
+def inputs(kinds: Sequence[int], memory: Sequence[int], grad: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Tensors of the given shapes, and the leaves that they come from. Those of equal ``memory`` are views of one
+    storage; ``AGAIN`` is the first tensor once more. With ``grad`` a storage of its own requires grad, as a leaf where
+    its number is even; a shared one does where its number is above 1."""
     stores: dict[int, torch.Tensor] = {}
-    out = []
+    leaves: list[torch.Tensor] = []
+    out: list[torch.Tensor] = []
     for kind, m in zip(kinds, memory):
+        if m == AGAIN and out:
+            out.append(out[0])
+            continue
+        alone = list(memory).count(m) == 1
         if m not in stores:
             stores[m] = torch.linspace(-0.9, 1.3 + m, 24).sin()
+            if grad and not alone and m > 1:
+                leaves.append(stores[m].requires_grad_())
+                stores[m] = stores[m] * 1
         x = SHAPES[kind % len(SHAPES)](stores[m])
-        if grad and list(memory).count(m) == 1:
+        if grad and alone:
             x = x.clone().requires_grad_()
+            leaves.append(x)
+            x = x * 1 if m % 2 else x
         out.append(x)
-    return out
+    return out, leaves
 
 
-def observe(fn: Callable[..., Any], xs: list[torch.Tensor]) -> list[Any]:
-    """All that a user sees of a call. Raises what the call raises."""
+def observe(fn: Callable[..., Any], made: tuple[list[torch.Tensor], list[torch.Tensor]], late: bool) -> list[Any]:
+    """All that a user sees of a call; with ``late`` the outputs are written to before the backward. Raises what the
+    call raises."""
+    xs, leaves = made
     outs = list(fn(*xs))
-    seen: list[Any] = [_seen(x) for x in (*outs, *xs)]
-    seen.append([[a is b for b in (*outs, *xs)] for a in outs])
-    heads = [o for o in outs if o.requires_grad]
-    wanted = [x for x in xs if x.requires_grad and x.is_leaf]
-    if heads and wanted:
+    everyone = [*outs, *xs]
+    seen: list[Any] = [_seen(x) for x in everyone]
+    seen.append([[a is b for b in everyone] for a in outs])
+    heads = [o for o in everyone if o.requires_grad and o.grad_fn is not None]
+    if late:
+        factor = torch.full((), 2.0, requires_grad=True)
+        for o in outs:
+            if _own_elements(o):
+                o.mul_(factor)
+                seen += [(x.detach().clone(), x.requires_grad) for x in everyone]
+        leaves = [*leaves, factor]
+        heads = [o for o in everyone if o.requires_grad and o.grad_fn is not None]
+    if heads and leaves:
         tangents = [torch.linspace(0, 1, h.numel()).view(h.shape) for h in heads]
-        grads = torch.autograd.grad(heads, wanted, tangents, allow_unused=True)
-        seen += [None if g is None else g.clone() for g in grads]
+        grads = torch.autograd.grad(heads, leaves, tangents, allow_unused=True)
+        seen += [torch.zeros_like(x) if g is None else g.clone() for x, g in zip(leaves, grads)]
     for i, o in enumerate(outs):
+        before = [x._version for x in everyone]
         with torch.no_grad():
-            if all(s != 0 or n == 1 for n, s in zip(o.shape, o.stride())):
+            if _own_elements(o):
                 o.detach().add_(10.0 ** (i + 1))
-        seen += [x.detach().clone() for x in (*outs, *xs)]
+        seen += [x.detach().clone() for x in everyone]
+        seen.append(Written([x._version != v for x, v in zip(everyone, before)]))
     return seen
+
+
+def _own_elements(x: torch.Tensor) -> bool:
+    return all(s != 0 or n == 1 for n, s in zip(x.shape, x.stride()))
 
 
 def _seen(x: torch.Tensor) -> tuple[Any, ...]:
@@ -144,33 +249,56 @@ def same(a: Any, b: Any) -> bool:
     """``b`` is what eager's ``a`` is; where eager leaves gaps in memory, the layout may be another."""
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and a.shape == b.shape and torch.allclose(a, b, 1e-4, 1e-5, equal_nan=True)
+    if isinstance(a, Written):
+        return all(mine or not eagers for eagers, mine in zip(a, b))
     if isinstance(a, (tuple, list)):
         return len(a) == len(b) and all(map(same, a, b))
     return a == "gaps" or bool(a == b)
 
 
 def check(
-    steps: Sequence[Step], kinds: Sequence[int], memories: Sequence[Sequence[int]], returned: Sequence[int], grad: bool
+    steps: Sequence[Step],
+    kinds: Sequence[int],
+    memories: Sequence[Sequence[int]],
+    returned: Sequence[int],
+    grad: bool,
+    late: bool = False,
+    options: dict[str, Any] | None = None,
+) -> str:
+    """``check_text`` of a program of these steps."""
+    return check_text(source(steps, len(kinds), returned), kinds, memories, grad, late, options)
+
+
+def check_text(
+    text: str,
+    kinds: Sequence[int],
+    memories: Sequence[Sequence[int]],
+    grad: bool,
+    late: bool = False,
+    options: dict[str, Any] | None = None,
 ) -> str:
     """Runs a program with each of the ``memories`` in turn. "": as in eager; "skipped": eager refuses; else what
     differs, with the program's text."""
-    text = source(steps, len(kinds), returned)
-    fn, fast = make(text), braze.compile(make(text))
+    fn, fast = make(text), braze.compile(make(text), **options or {})
     done = "skipped"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for memory in memories:
-            case = f"inputs {kinds} in {memory}, grad {grad}"
+            case = f"inputs {kinds} in {memory}, grad {grad}, late {late}, {options}"
             try:
-                want = observe(fn, inputs(kinds, memory, grad))
+                want = observe(fn, inputs(kinds, memory, grad), late)
             except (RuntimeError, IndexError):
                 continue
             done = ""
             try:
-                got = observe(fast, inputs(kinds, memory, grad))
+                got = observe(fast, inputs(kinds, memory, grad), late)
             except Exception as e:  # noqa: BLE001
+                if late and "modified by an inplace operation" in str(e):  # it saves what eager does not
+                    continue
                 return f"{type(e).__name__}: {e}\n{text}{case}"
             if not same(want, got):
                 at = next(i for i, (a, b) in enumerate(zip(want, got)) if not same(a, b))
                 return f"observation {at}:\n{got[at]}\ninstead of\n{want[at]}\n{text}{case}"
-    return done
+    log = log_of(fast)
+    broken = [g.fallback for g in log.graphs if g.fallback and not g.fallback.startswith("Unsupported")] if log else []
+    return f"{broken}\n{text}{case}" if broken else done

@@ -10,16 +10,102 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, given, settings
+
+import braze
 
 sys.path.insert(0, str(Path(__file__).parent))
 import alias_programs  # noqa: E402
 
 number = st.integers(0, 999)
-programs = st.lists(st.tuples(number, number, number), min_size=1, max_size=9)
+programs = st.lists(st.tuples(number, number, number), min_size=1, max_size=12)
 returned = st.lists(number, min_size=1, max_size=4)
-memories = st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=2), min_size=1, max_size=2)
-cases = st.tuples(programs, st.lists(number, min_size=2, max_size=2), memories, returned, st.booleans())
+OPTIONS: list[dict[str, Any]] = [{}, {}, {"dynamic": True}, {"backend": "aot_eager"}]
+
+
+@st.composite
+def cases(draw: Any) -> Any:
+    """The arguments of ``alias_programs.check``."""
+    n = draw(st.integers(1, 3))
+    places = st.lists(st.integers(0, alias_programs.AGAIN), min_size=n, max_size=n)
+    kinds = draw(st.lists(number, min_size=n, max_size=n))
+    memories = draw(st.lists(places, min_size=1, max_size=2))
+    return (
+        draw(programs),
+        kinds,
+        memories,
+        draw(returned),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.sampled_from(OPTIONS)),
+    )
+
+
+REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, Any]]] = {
+    # text, kinds and memories of the inputs, grad, late, options
+    "a write to a detached output does not reach the input": (
+        "def program(x0):\n    v0 = x0.detach()\n    return v0, x0.roll(1)\n", [1], [0], False, True, {},
+    ),
+    "views of an integer view belong together": (
+        "def program(x0):\n    v = x0.view(torch.int32).view(torch.float32)\n    return v.t(), v\n",
+        [0], [0], False, True, {},
+    ),
+    "a custom function's view of an input is the input's memory": (
+        "def program(x0):\n    return x0.sin(), Negated.apply(x0[1:])\n", [0], [1], True, False, {},
+    ),
+    "a custom function's view of a result is the result's memory": (
+        "def program(x0):\n    v = x0 * 2\n    return Negated.apply(v)[1:], v\n",
+        [0], [1], True, False, {"dynamic": True},
+    ),
+    "windows over a symbolic size overlap": (
+        "def program(x0):\n    v = x0.view(-1).unfold(0, 2, 1)\n    v.mul_(2)\n    return v, x0\n",
+        [0], [1], True, False, {"dynamic": True},
+    ),
+    "an input that is a view of a tensor with a history is overwritten": (
+        "def program(x0, x1):\n    x0.mul_(x1.mean())\n    return x0.sin(), x0[1:]\n",
+        [2, 5], [1, 2], True, False, {},
+    ),
+    "a view's history after a write to its base by a foreach call": (
+        "def program(x0):\n    v = x0 * 2\n    w = v.view(-1)\n    torch._foreach_mul_([v], [x0.mean()])\n    return w * 3,\n",
+        [2], [1], True, False, {},
+    ),
+    "two views of one tensor with a history, one overwritten": (
+        "def program(x0, x1):\n    x0.mul_(2)\n    return x1.sin(), x0[1:]\n", [2, 3], [2, 2], True, False, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_what_once_failed(name: str) -> None:
+    text, kinds, memory, grad, late, options = REGRESSIONS[name]
+    found = alias_programs.check_text(text, kinds, [memory], grad, late, options)
+    assert not found, found
+
+
+def test_views_of_one_detached_tensor_belong_together() -> None:
+    def split(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v = x.detach()
+        return v[0], v, v[1:]
+
+    seen = []
+    for f in (split, braze.compile(split)):
+        x, factor = torch.ones(3, 2), torch.tensor(2.0, requires_grad=True)
+        row, whole, rest = f(x)
+        row.mul_(factor)
+        assert whole.requires_grad and not x.requires_grad
+        seen.append((whole.tolist(), *torch.autograd.grad(whole.sum() + rest.sum(), factor)))
+    assert seen[0] == seen[1]
+
+
+def test_what_gets_no_gradient_may_be_overwritten() -> None:
+    w, x = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    y = braze.compile(lambda x: x * x)(x)
+    z = braze.compile(lambda y, w: y.detach() * w)(y, w)
+    with torch.no_grad():
+        x.mul_(2)
+    z.sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [1, 1, 1]
 
 
 def run(case: Any) -> None:
@@ -32,7 +118,7 @@ quiet = [HealthCheck.filter_too_much, HealthCheck.too_slow]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=quiet)
-@given(cases)
+@given(cases())
 def test_a_few(case: Any) -> None:
     run(case)
 
@@ -43,4 +129,4 @@ def test_many() -> None:
     """For BRAZE_FUZZ_SECONDS (an hour by default)."""
     end = time.monotonic() + float(os.environ.get("BRAZE_FUZZ_SECONDS", 3600))
     while time.monotonic() < end:
-        settings(max_examples=500, deadline=None, database=None, suppress_health_check=quiet)(given(cases)(run))()
+        settings(max_examples=500, deadline=None, database=None, suppress_health_check=quiet)(given(cases())(run))()

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ..errors import Unsupported
-from ..fake import FakeMode, FakeTensor, fake_from
+from ..fake import FakeMode, FakeTensor, fake_from, with_history
 from ..fake.layout import overlaps
 from ..fake.symint import Decide, refuse, to_expr, to_symint
 from ..ir import Graph, IntLike, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
@@ -31,7 +31,7 @@ class Joint:
     a flat tuple ``(*results, *mutated inputs' new values, *gradients)``, one gradient or None a primal.
 
     ``outputs`` says how the user's outputs come from results and inputs; ``result_grads`` which results require grad;
-    ``reshaped`` which inputs change their sizes in place (see ``ir.Signature``).
+    ``reshaped`` which inputs change their sizes in place; ``shown`` as in ``ir.Signature``.
     """
 
     graph: Graph
@@ -41,6 +41,7 @@ class Joint:
     result_grads: tuple[bool, ...]
     mutated: tuple[MutatedInput, ...]
     reshaped: tuple[tuple[int, tuple[ViewStep, ...]], ...] = ()
+    shown: tuple[tuple[int, OutputSpec], ...] = ()
 
     @property
     def primals(self) -> list[Node]:
@@ -72,7 +73,6 @@ def trace_joint(
     *,
     names: Sequence[str] | None = None,
     locate: Callable[[], Loc | None] | None = None,
-    shared: Sequence[Sequence[int]] = (),
     decide: Decide = refuse,
     strict_random: bool = False,
 ) -> Joint:
@@ -81,9 +81,9 @@ def trace_joint(
 
     ``types`` are the inputs' types, with ``requires_grad``, and a symbol for each integer that is one; grad mode and
     autocast are those of the call. ``fn`` returns tensors and constants, flat or nested in tuples, lists and dicts
-    (flattened in that order). ``locate()`` names the user's line at hand; ``shared`` lists groups of inputs that share
-    memory; ``decide(op, a, b)`` answers what the ranges of symbolic sizes leave open (and records a guard);
-    ``strict_random`` leaves random operators to torch's generators, drawn as eager does. Raises Unsupported.
+    (flattened in that order). ``locate()`` names the user's line at hand; ``decide(op, a, b)``
+    answers what the ranges of symbolic sizes leave open (and records a guard); ``strict_random`` leaves random operators
+    to torch's generators, drawn as eager does. Raises Unsupported.
     """
     if isinstance(fn, Graph):
         names = names or [n.name for n in fn.inputs]
@@ -92,9 +92,9 @@ def trace_joint(
         locate = locate or fn.locate
     with paused_gc(), no_saved_tensors_hooks():
         try:
-            return _trace(fn, types, names, locate, shared, decide, strict_random, leaf=True)
+            return _trace(fn, types, names, locate, decide, strict_random, leaf=True)
         except _LeafWritten:
-            return _trace(fn, types, names, locate, shared, decide, strict_random, leaf=False)
+            return _trace(fn, types, names, locate, decide, strict_random, leaf=False)
 
 
 def _trace(
@@ -102,7 +102,6 @@ def _trace(
     types: Sequence[TensorType | IntLike],
     names: Sequence[str] | None,
     locate: Callable[[], Loc | None] | None,
-    shared: Sequence[Sequence[int]],
     decide: Decide,
     strict_random: bool,
     leaf: bool,
@@ -124,9 +123,8 @@ def _trace(
                 raise _LeafWritten from None
             raise
         mutated = _mutations(inputs, starts)
-        _check_shared(mutated, shared)
         freed = fn.freed if isinstance(fn, Follower) else Freed()
-        specs, results = _describe(outs, inputs, freed)
+        specs, results, shown = _describe(outs, inputs, freed)
         result_grads = tuple(_tracked(r) and r not in freed for r in results)
         heads = [r for r, g in zip(results, result_grads) if g]
         heads += [inputs[m.index] for m in mutated if m.differentiable]
@@ -138,7 +136,8 @@ def _trace(
     if isinstance(decide, Decisions):
         settle(graph, decide)
     reshaped = tuple((i, tuple(steps)) for i, steps in rec.reshaped.items())
-    return Joint(graph, len(primals), len(results), tuple(specs), result_grads, tuple(mutated), reshaped)
+    n, showing = len(primals), tuple(shown.items())
+    return Joint(graph, n, len(results), tuple(specs), result_grads, tuple(mutated), reshaped, showing)
 
 
 def _primal(t: TensorType | IntLike, decide: Decide) -> Any:
@@ -164,22 +163,8 @@ def _engine() -> Iterator[None]:
         yield
 
 
-class _Identity(torch.autograd.Function):
-    """Gives a tensor of its own autograd identity for the same memory; not a view, so it may be overwritten."""
-
-    @staticmethod
-    def forward(ctx: Any, x: FakeTensor) -> FakeTensor:
-        out = fake_from(x.val.with_(requires_grad=False))
-        out.node = x.node
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0]
-
-
 def _fresh(primal: FakeTensor) -> FakeTensor:
-    out: FakeTensor = _Identity.apply(primal)
+    out = with_history(primal)
     out.node.fake = out
     return out
 
@@ -192,22 +177,16 @@ def _mutations(inputs: list[Any], starts: list[Any]) -> list[MutatedInput]:
     return out
 
 
-def _check_shared(mutated: list[MutatedInput], shared: Sequence[Sequence[int]]) -> None:
-    written = {m.index for m in mutated}
-    for group in shared:
-        if len(group) > 1 and written & set(group):
-            raise Unsupported(
-                f"inputs {list(group)} share memory and one of them is overwritten",
-                hint="pass one tensor and take its views inside of the compiled function",
-            )
-
-
-def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[list[OutputSpec], list[FakeTensor]]:
-    """Each output as a view of an input or of a result, and the results."""
+def _describe(
+    outs: list[Any], inputs: list[FakeTensor], freed: Freed
+) -> tuple[list[OutputSpec], list[FakeTensor], dict[int, OutputSpec]]:
+    """Each output as a view of an input or of a result, the results, and what the memory of some of these is."""
     grouped: dict[Value, set[int]] = {}
     for o in outs:
         if type(o) is FakeTensor:
             grouped.setdefault(o.node.base, set()).add(id(o))
+    cuts: dict[Value, int] = {}
+    shown: dict[int, OutputSpec] = {}
     results: list[FakeTensor] = []
     index: dict[int, int] = {}
 
@@ -235,21 +214,24 @@ def _describe(outs: list[Any], inputs: list[FakeTensor], freed: Freed) -> tuple[
         if flagged is None:
             raise Unsupported("a real view of a conjugate is returned together with what it is a view of")
         if not _replayable(o, source):
+            if base.input != CONSTANT:
+                kind, at = ("input", base.input) if base.input >= 0 else ("result", result(source))
+                shown[result(o)] = OutputSpec(kind, at, _views(o))
             return OutputSpec("result", result(o), (), _tracked(o))
-        views = _views(o)
+        views, shared = _views(o), _shared(o, cuts)
         outside = o.requires_grad and not _tracked(o)
         if base.input >= 0:
-            return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside)
+            return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside, shared=shared)
         if base.input == CONSTANT:
             return OutputSpec("result", result(o), (), _tracked(o))
-        return OutputSpec("result", result(source), views, o.requires_grad, no_grad=outside)
+        return OutputSpec("result", result(source), views, o.requires_grad, no_grad=outside, shared=shared)
 
     specs: list[OutputSpec] = []
     first: dict[int, int] = {}
     for i, o in enumerate(outs):
         at = first.setdefault(id(o), i) if type(o) is FakeTensor else i
         specs.append(spec(o) if at == i else OutputSpec("output", at))
-    return specs, results
+    return specs, results, shown
 
 
 def _renamed(base: Value, o: FakeTensor) -> FakeTensor:
@@ -273,12 +255,27 @@ def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
     """The steps from the memory's owner; a view of all of it is another tensor."""
     first = o.node.base.type.offset
     steps = []
-    for step in o.node.chain:
+    for v in o.node.line():
+        step = v.step
+        if step is None:
+            if v.apart:
+                steps.append(ViewStep(torch.ops.aten.detach.default))
+            continue
         if step.op is torch.ops.aten.as_strided.default:  # absolute, and this call's memory starts elsewhere
             sizes, strides, offset = step.args
             step = ViewStep(strided_view, (sizes, strides, offset - first))
         steps.append(step)
     return tuple(steps) or (ViewStep(torch.ops.aten.alias.default),)
+
+
+def _shared(o: FakeTensor, cuts: dict[Value, int]) -> tuple[int, int] | None:
+    """Which detached tensor ``o`` is or is a view of, by number, and after how many of its views."""
+    steps, found = 0, None
+    for v in o.node.line():
+        steps += v.step is not None or v.apart
+        if v.apart:
+            found = cuts.setdefault(v, len(cuts)), steps
+    return found
 
 
 def _flagged(chain: tuple[ViewStep, ...]) -> bool | None:
@@ -315,10 +312,10 @@ def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
         return True
     end, at = source.grad_fn, o.grad_fn
     while at is not None:
-        if isinstance(at, BackwardCFunction):
-            return False
         if at is end or getattr(at, "variable", None) is source:
             return True
+        if isinstance(at, BackwardCFunction):
+            return False
         edges = at.next_functions
         at = edges[0][0] if len(edges) == 1 else None
     raise Unsupported("a detached view that was written to under autograd is returned", hint="return a clone of it")

@@ -89,6 +89,7 @@ def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ..
         random=any(_random(n) for n in joint.graph.calls),
         sizes=_sizes(joint),
         reshaped=joint.reshaped,
+        shown=joint.shown,
     )
 
 

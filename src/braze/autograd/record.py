@@ -40,15 +40,17 @@ CONSTANT = -2  # Value.input of a constant of the graph
 class Value:
     """What one fake tensor holds. Roots have ``base is self`` and no parent.
 
-    ``input`` of a root: the position of the graph input it is, CONSTANT, or -1.
+    ``input`` of a root: the position of the graph input it is, CONSTANT, or -1. ``apart``: autograd sees no view of its
+    parent (``detach``), so that views of it belong to it alone.
     """
 
-    __slots__ = ("base", "parent", "step", "node", "version", "type", "fake", "input")
+    __slots__ = ("base", "parent", "step", "node", "version", "type", "fake", "input", "apart")
 
     def __init__(self, node: Node, type_: TensorType, fake: Any = None, input_: int = -1) -> None:
         self.base: Value = self
         self.parent: Value | None = None
         self.step: ViewStep | None = None
+        self.apart = False
         self.node, self.version, self.type, self.fake, self.input = node, 0, type_, fake, input_
 
     def view(self, step: ViewStep | None, node: Node, type_: TensorType) -> Value:
@@ -59,14 +61,17 @@ class Value:
 
     @property
     def chain(self) -> tuple[ViewStep, ...]:
-        """The view steps from the root, in order."""
-        steps: list[ViewStep] = []
+        """The view steps from the root, in order, ``detach`` left out."""
+        return tuple([step for v in self.line() if (step := v.step) is not None])
+
+    def line(self) -> list[Value]:
+        """The views from the root to this one, in order."""
+        out: list[Value] = []
         v = self
         while v.parent is not None:
-            if v.step is not None:
-                steps.append(v.step)
+            out.append(v)
             v = v.parent
-        return tuple(reversed(steps))
+        return out[::-1]
 
 
 class Recorder:
@@ -315,6 +320,7 @@ class Recorder:
                 self.define(out, self.read(parent))  # a literal: each call has its own
             elif out is not source:
                 out.node = parent.view(None, self.read(parent), out.val)
+                out.node.apart = op is aten.detach.default
             return
         if op is aten.as_strided.default:
             parent, rest = storage.absolute(self, parent, args[1:], kwargs)
@@ -325,6 +331,7 @@ class Recorder:
         if type(out) is FakeTensor:
             step = ViewStep(op, rest, named)
             out.node = parent.view(step, self._replay(step, self.read(parent), parent.base, out.val), out.val)
+            out.node.apart = not out.val.dtype.is_floating_point and not out.val.dtype.is_complex
             return
         node = self.emit(op, (self.read(parent), *rest), dict(named), type(out)([x.val for x in out]))
         for i, x in enumerate(out):

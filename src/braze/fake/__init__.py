@@ -16,7 +16,7 @@ raises, never baked in silently. Shape rules are a table (``rules/``) of pure fu
 from . import rules as rules
 from .mode import FakeMode, forget, rule_for
 from .registry import RULES, DataDependent, find_rule, register, rule
-from .tensor import FakeTensor, fake_from, fake_like, type_of
+from .tensor import FakeTensor, fake_from, fake_like, type_of, with_history
 
 __all__ = [
     "RULES",
@@ -31,4 +31,5 @@ __all__ = [
     "rule",
     "rule_for",
     "type_of",
+    "with_history",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..ir import Expr, IntLike, contiguous_strides, known_eq, terms_of
+from ..ir import Expr, IntLike, contiguous_strides, evaluate, known_eq, terms_of
 from .questions import FORGETTERS, ask
 
 Ints = tuple[IntLike, ...]
@@ -287,16 +287,20 @@ def forget() -> None:
 FORGETTERS.append(forget)
 
 
+def _now(n: IntLike) -> int:
+    return n if isinstance(n, int) else evaluate(n)
+
+
 def overlaps(sizes: Ints, strides: Ints) -> bool:
-    """Whether elements may share memory. Symbolic strides are those of views that do not make that happen."""
+    """Whether elements may share memory. Symbolic strides are compared by their hints, and a symbolic size counts as 2
+    at least: windows over a tensor overlap though there is one of them now."""
     if any(isinstance(n, int) and n == 0 for n in sizes):
         return False
     pairs = [(s, n) for n, s in zip(sizes, strides) if not (isinstance(n, int) and n == 1)]
-    if not all(isinstance(x, int) for pair in pairs for x in pair):
-        return any(isinstance(s, int) and s == 0 for s, _ in pairs)
+    now = [(_now(s), n if isinstance(n, int) else max(_now(n), 2)) for s, n in pairs]
     end = 1
-    for stride, size in sorted(pairs):
-        if stride < end:  # type: ignore[operator]
+    for stride, size in sorted(now):
+        if stride < end:
             return True
-        end += (size - 1) * stride  # type: ignore[assignment]
+        end += (size - 1) * stride
     return False

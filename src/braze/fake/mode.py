@@ -36,7 +36,7 @@ class Plan:
     ``targets[i]`` says which argument result i is (a position, or a name for ``out=``), or None for a new tensor.
     """
 
-    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts")
+    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts", "counts")
 
     def __init__(self, op: OpOverload) -> None:
         schema = op._schema
@@ -59,6 +59,8 @@ class Plan:
         self.fresh = self.targets == [None]
         self.reshapes = bool(self.drop) or torch.Tag.inplace_view in op.tags
         self.casts = not (self.drop and _makes(op))  # what makes a tensor makes it of the dtype of out=
+        name = op._schema.name  # the kernels of these, not autograd, count their tensors' versions
+        self.counts = name.startswith("aten::_foreach_") and name.endswith("_")
         rule = find_rule(op) or declared_rule(op, _unrecorded)
         self.executed = rule is None
         self.rule = rule or by_execution(op)
@@ -214,6 +216,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if res is None:
                 res = plan.memo[key] = self._rule(plan, vals, kvals)
         out = self._results(plan, res, args, kwargs)
+        if plan.counts:
+            torch.autograd.graph.increment_version(args[0])
         if plan.executed:
             self.executed_rules.add(plan.op)
         if self.on_op is not None:

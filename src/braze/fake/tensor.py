@@ -107,6 +107,25 @@ def fake_like(real: torch.Tensor) -> FakeTensor:
     return fake_from(ir.type_of(real), isinstance(real, torch.nn.Parameter))
 
 
+class _Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: FakeTensor) -> FakeTensor:
+        out = fake_from(x.val.with_(requires_grad=False))
+        out.node = x.node
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+def with_history(leaf: FakeTensor) -> FakeTensor:
+    """The same memory with an autograd history of its own; not a view, so it may be overwritten."""
+    with torch.enable_grad():
+        out: FakeTensor = _Identity.apply(leaf)
+    return out
+
+
 def type_of(x: torch.Tensor) -> TensorType:
     """The type of a fake or real tensor, with its present ``requires_grad``."""
     if not isinstance(x, FakeTensor):

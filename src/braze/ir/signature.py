@@ -43,7 +43,8 @@ class OutputSpec:
 
     ``requires_grad`` False on a view means that it is taken of the detached source, ``no_grad`` that it is taken under
     ``torch.no_grad()`` (a view whose ``requires_grad`` is its source's, outside of the autograd graph). ``freed``: it
-    requires grad, and its graph was used up by a backward of the program itself.
+    requires grad, and its graph was used up by a backward of the program itself. ``shared`` (number, steps): after so
+    many of its views it is one tensor object for all outputs of that number: views of one detached tensor.
     """
 
     kind: Literal["result", "input", "const", "output"]
@@ -53,6 +54,7 @@ class OutputSpec:
     value: Any = None
     no_grad: bool = False
     freed: bool = False
+    shared: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class Signature:
     result overwritten before the backward must be an error. ``random``: running the program again draws other numbers.
     ``sizes``: where to read symbolic sizes: (symbol's name, input, dim), given where views or tangents have any; dim
     -1: the input is the size. ``reshaped``: inputs whose sizes and strides change in place (``x.t_()``), by these
-    calls, after all else.
+    calls, after all else. ``shown``: results that a user's autograd function made views of an input or of a result:
+    they have that tensor's memory and their own history.
     """
 
     n_inputs: int
@@ -96,6 +99,7 @@ class Signature:
     random: bool = False
     sizes: tuple[tuple[str, int, int], ...] = ()
     reshaped: tuple[tuple[int, tuple[ViewStep, ...]], ...] = ()
+    shown: tuple[tuple[int, OutputSpec], ...] = ()
 
     @property
     def differentiable(self) -> bool:

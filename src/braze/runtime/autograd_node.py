@@ -95,25 +95,48 @@ def _make(
         return plain
     parts = _make_parts(forward, backward, signature, fallback)
     apply: Compiled = _make_function(parts).apply
-    n_results = signature.n_results
     dirty = [m.index for m in signature.mutated if m.differentiable]
-    staging = None if dirty else Staging(parts)
+    if dirty:
+        return _writing(parts, plain, finish, dirty, fallback)
+    staging = Staging(parts)
     grad_enabled = torch.is_grad_enabled
 
     def call(*inputs: Any) -> Outputs:
         if not grad_enabled():
             return plain(*inputs)
         ddp = active_ddp()
-        staged = staging.apply(ddp, inputs) if ddp is not None and staging is not None else None
+        staged = staging.apply(ddp, inputs) if ddp is not None else None
         outs: Outputs = apply(*inputs) if staged is None else staged
-        if finish is None:
-            return outs
-        if dirty:
-            now = list(inputs)
-            for i, x in zip(dirty, outs[n_results:]):
+        return outs if finish is None else finish(inputs, outs)
+
+    return call
+
+
+def _writing(parts: Parts, plain: Compiled, finish: Any, dirty: list[int], fallback: Compiled | None) -> Compiled:
+    """The call of a program that overwrites the inputs ``dirty`` under autograd. A view's new value is copied into it
+    in eager, so that its base and the base's other views get the history, too; for a leaf, eager raises its error."""
+    n = parts.signature.n_results
+    apply: Compiled = _make_function(parts).apply
+    apart = replace(parts, forward=partial(parts.forward, overwrite=False))
+    copied: Compiled = _make_function(apart).apply
+    grad_enabled = torch.is_grad_enabled
+
+    def call(*inputs: Any) -> Outputs:
+        if not grad_enabled():
+            return plain(*inputs)  # type: ignore[no-any-return]
+        targets = [inputs[i] for i in dirty]
+        if fallback is not None and any([x.is_leaf and x.requires_grad for x in targets]):
+            return fallback(*inputs)  # type: ignore[no-any-return]
+        now = list(inputs)
+        if any([x._is_view() for x in targets]):
+            outs: Outputs = copied(*inputs)
+            for x, new in zip(targets, outs[n:]):
+                x.copy_(new)
+        else:
+            outs = apply(*inputs)
+            for i, x in zip(dirty, outs[n:]):
                 now[i] = x
-            return finish(now, outs)
-        return finish(inputs, outs)
+        return finish(now, outs)  # type: ignore[no-any-return]
 
     return call
 
@@ -165,6 +188,10 @@ def _symbolic(spec: OutputSpec) -> bool:
     return any(isinstance(x, Expr) for x in leaves(parts))
 
 
+def _sizes_now(sig: Signature, inputs: Tensors) -> dict[str, int]:
+    return {name: inputs[i] if d < 0 else inputs[i].shape[d] for name, i, d in sig.sizes}
+
+
 def _at_sizes(spec: OutputSpec, env: Mapping[str, int]) -> OutputSpec:
     """The spec with symbolic sizes replaced by this call's."""
 
@@ -192,11 +219,12 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
     def finish(inputs: Tensors, results: Tensors) -> Outputs:
         now = specs
         if symbolic:
-            env = {name: inputs[i] if d < 0 else inputs[i].shape[d] for name, i, d in signature.sizes}
+            env = _sizes_now(signature, inputs)
             now = tuple([_at_sizes(s, env) for s in specs])
         outs: list[Any] = []
+        detached: dict[int, Any] = {}
         for s in now:
-            out = outs[s.index] if s.kind == "output" else _output(s, inputs, results)
+            out = outs[s.index] if s.kind == "output" else _output(s, inputs, results, detached)
             outs.append(_UsedUp.mark(out) if s.freed else out)
         return tuple(outs)
 
@@ -223,17 +251,23 @@ class _UsedUp(torch.autograd.Function):
         return out
 
 
-def _output(spec: OutputSpec, inputs: Tensors, results: Tensors) -> Any:
+def _output(spec: OutputSpec, inputs: Tensors, results: Tensors, detached: dict[int, Any]) -> Any:
     if spec.kind == "const":
         return spec.value
     x = inputs[spec.index] if spec.kind == "input" else results[spec.index]
     if spec.views:
         if not spec.requires_grad and x.requires_grad:
             x = x.detach()
+        views = spec.views
+        if spec.shared is not None:
+            number, steps = spec.shared
+            if number not in detached:
+                detached[number] = _replay(views[:steps], x)
+            x, views = detached[number], views[steps:]
         if spec.no_grad:
             with torch.no_grad():
-                return _replay(spec.views, x)
-        return _replay(spec.views, x)
+                return _replay(views, x)
+        return _replay(views, x)
     return x
 
 
@@ -271,17 +305,20 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
     constants = [i for i, g in enumerate(sig.result_grads) if not g]
     dynamic = _symbolic_tangents(sig)
 
-    def run(ctx: Any, *inputs: Any) -> Outputs:
+    def run(ctx: Any, *inputs: Any, overwrite: bool = True) -> Outputs:
         outs = forward(*inputs)
         # autograd forbids in-place writes to views that a custom function returns, so they must not look like views
         results = [x.detach() if x._is_view() else x for x in outs[:n]]
         if quiet:
             _overwrite([inputs[i] for i, _ in quiet], [outs[k] for _, k in quiet])
         for i, k in dirty:
-            inputs[i].copy_(outs[k])
-            results.append(inputs[i])
-        if dirty:
+            if overwrite:
+                inputs[i].copy_(outs[k])
+            results.append(inputs[i] if overwrite else outs[k])
+        if dirty and overwrite:
             ctx.mark_dirty(*[inputs[i] for i, _ in dirty])
+        if sig.shown:
+            _show(sig, inputs, results)
         if constants:
             ctx.mark_non_differentiable(*[results[i] for i in constants])
         ctx.set_materialize_grads(False)
@@ -304,11 +341,23 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
     return run
 
 
+def _show(sig: Signature, inputs: Tensors, results: list[Any]) -> None:
+    """Put the views that a user's autograd function returned in their places among the results."""
+    plain = [x.detach() if isinstance(x, Tensor) else x for x in inputs]
+    env = _sizes_now(sig, inputs) if any(_symbolic(s) for _, s in sig.shown) else None
+    for k, spec in sig.shown:
+        results[k] = _output(spec if env is None else _at_sizes(spec, env), plain, results, {}).detach()
+
+
 def _backward_method(parts: Parts) -> Compiled:
     backward, restore, again = parts.backward, parts.restore, parts.again
     compiled: list[Compiled] = []
 
+    n_inputs = parts.signature.n_inputs
+
     def run(ctx: Any, *grads: Any) -> Any:
+        if all(g is None for g in grads):  # nothing that counts: what was saved may have been overwritten
+            return (None,) * n_inputs
         if torch.is_grad_enabled():
             return again(ctx, grads)
         if not compiled:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.errors import Unsupported
-from braze.fake import DataDependent, FakeTensor, fake_from, type_of
+from braze.fake import DataDependent, FakeTensor, fake_from, type_of, with_history
 from braze.fake import fake_like as fake_like_real
 from braze.fake.symint import to_symint
 from braze.ir import Node, TensorType
@@ -164,8 +164,11 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
     if sizes != t.sizes:
         t = t.with_(sizes=sizes, strides=strides)
         fake = fake_from(t, isinstance(raw, torch.nn.Parameter), vm.sizes)
-    v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
     vm.by_fake[id(fake)] = v
+    if not raw.is_leaf and not raw.is_inference():
+        fake = with_history(fake)
+        vm.by_fake[id(fake)] = v
+    v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
     vm.inputs.append(v)
 
 

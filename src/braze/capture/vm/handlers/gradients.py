@@ -195,8 +195,7 @@ def get_grad(vm: Tracer, v: TensorValue) -> Value:
     """``v.grad``."""
     if v.grad is None:
         if v.raw is None or v.source is None:
-            fake = v.fake(vm)
-            if fake.grad_fn is not None and not v.retains:
+            if not v.fake(vm).is_leaf and not v.retains:
                 unsupported("reading .grad of a tensor that is no leaf", "call retain_grad() on it first")
             v.grad = NONE
         else:
@@ -289,6 +288,10 @@ def retain_grad(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
     assert isinstance(v, TensorValue)
     if not v.fake(vm).requires_grad:
         unsupported("retain_grad() of a tensor that does not require grad")
+    if v.raw is not None and v.source is not None and v.raw.requires_grad:
+        if not v.raw.is_leaf:
+            unsupported("retain_grad() of a tensor that was made outside of the compiled function", "call it outside")
+        vm.guards.const(v.source.attr("is_leaf"), True)
     if v.fake(vm).grad_fn is not None and not v.retains:
         v.retains = True
         vm.retained.append(v)
