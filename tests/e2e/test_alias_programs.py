@@ -67,8 +67,11 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         [2, 5], [1, 2], True, False, {},
     ),
     "a view's history after a write to its base by a foreach call": (
-        "def program(x0):\n    v = x0 * 2\n    w = v.view(-1)\n    torch._foreach_mul_([v], [x0.mean()])\n    return w * 3,\n",
+        "def program(x0):\n    v = x0 * 2\n    w = v[0]\n    torch._foreach_mul_([v], [x0.mean()])\n    return w,\n",
         [2], [1], True, False, {},
+    ),
+    "a view of an input that is overwritten where it lies": (
+        "def program(x0, x1):\n    x1.mul_(2)\n    x0.copy_(x1)\n    return x0,\n", [7, 5], [0, 1], False, False, {},
     ),
     "two views of one tensor with a history, one overwritten": (
         "def program(x0, x1):\n    x0.mul_(2)\n    return x1.sin(), x0[1:]\n", [2, 3], [2, 2], True, False, {},

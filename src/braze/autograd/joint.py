@@ -82,8 +82,8 @@ def trace_joint(
     ``types`` are the inputs' types, with ``requires_grad``, and a symbol for each integer that is one; grad mode and
     autocast are those of the call. ``fn`` returns tensors and constants, flat or nested in tuples, lists and dicts
     (flattened in that order). ``locate()`` names the user's line at hand; ``decide(op, a, b)``
-    answers what the ranges of symbolic sizes leave open (and records a guard); ``strict_random`` leaves random operators
-    to torch's generators, drawn as eager does. Raises Unsupported.
+    answers what the ranges of symbolic sizes leave open (and records a guard); ``strict_random`` leaves random
+    operators to torch's generators, drawn as eager does. Raises Unsupported.
     """
     if isinstance(fn, Graph):
         names = names or [n.name for n in fn.inputs]

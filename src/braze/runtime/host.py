@@ -26,8 +26,9 @@ def restrided(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 def reused(t: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """The memory of ``t``, which is no longer needed, as a tensor of another shape or dtype."""
     if t.dtype != dtype:
-        return torch.empty(0, dtype=dtype, device=t.device).set_(t.untyped_storage(), 0, sizes, strides)
-    return torch.as_strided(t, sizes, strides, 0)
+        start = t.storage_offset() * t.itemsize // dtype.itemsize
+        return torch.empty(0, dtype=dtype, device=t.device).set_(t.untyped_storage(), start, sizes, strides)
+    return torch.as_strided(t, sizes, strides, t.storage_offset())
 
 
 NAMES: dict[str, Any] = {

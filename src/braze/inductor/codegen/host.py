@@ -176,8 +176,9 @@ class HostWriter:
     def _allocate(self, b: Buffer) -> None:
         t = b.type
         name = self.name(b)
-        self.fresh.add(b)
         old = self.program.reuse.get(b)
+        if old is None or old in self.fresh:  # an input that is overwritten lies anywhere in its storage
+            self.fresh.add(b)
         if old is not None:
             u = old.type
             if (u.sizes, u.strides, u.dtype) == (t.sizes, t.strides, t.dtype):
