@@ -16,7 +16,7 @@ from ..fake.layout import overlaps
 from ..fake.symint import Decide, refuse, to_expr, to_symint
 from ..ir import Graph, IntLike, Loc, MutatedInput, Node, OutputSpec, TensorType, ViewStep, leaves
 from ..ir.decisions import Decisions, settle
-from ..ir.pause import no_saved_tensors_hooks, paused_gc
+from ..ir.pause import modes_kept, no_saved_tensors_hooks, paused_gc
 from ..ir.types import contiguous_strides
 from ..prims.strided import strided_view
 from . import mutate, random, storage  # noqa: F401  (the first two fill the recorder's table)
@@ -90,7 +90,7 @@ def trace_joint(
         decide = fn.decide if fn.decide is not None else decide
         fn = Follower(fn, decide)
         locate = locate or fn.locate
-    with paused_gc(), no_saved_tensors_hooks():
+    with paused_gc(), no_saved_tensors_hooks(), modes_kept():
         try:
             return _trace(fn, types, names, locate, decide, strict_random, leaf=True)
         except _LeafWritten:

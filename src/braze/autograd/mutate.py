@@ -16,6 +16,7 @@ from ..errors import Unsupported
 from ..fake import FakeTensor
 from ..ir import Node, TensorType, contiguous_strides, leaves
 from ..prims.functionalised import functionalised
+from ..prims.registry import decomposition_of
 from . import storage
 from .layout import same_strides
 from .record import Recorder, handles
@@ -29,7 +30,7 @@ Kwargs = dict[str, Any]
 def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
     """Call the functional form and store what it gives in the arguments that the schema marks as written."""
     form = functional_form(op)
-    if form is None:
+    if form is None or _nested(form) and decomposition_of(form) is None:
         _by_copies(rec, op, args, kwargs, out)
         return
     given = {a.name: x for a, x in zip(op._schema.arguments, args)} | kwargs
@@ -53,6 +54,12 @@ def generic(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
     if len(set(map(id, written))) < len(written):
         raise Unsupported(f"{op} overwrites tensors that share memory", hint="write to them one after the other")
     _store_all(rec, op, targets, results)
+
+
+def _nested(form: OpOverload) -> bool:
+    """Whether several lists come back (an optimizer's fused step): kernels give single tensors, or one list."""
+    returns = form._schema.returns
+    return len(returns) > 1 and any("List" in str(r.type) for r in returns)
 
 
 def _by_copies(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:

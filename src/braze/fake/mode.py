@@ -34,9 +34,10 @@ class Plan:
     """How to answer one operator: its rule and where each result goes.
 
     ``targets[i]`` says which argument result i is (a position, or a name for ``out=``), or None for a new tensor.
+    ``lists`` are the positions of lists of tensors that are written: kernels, not autograd, count their versions.
     """
 
-    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts", "counts")
+    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts", "lists")
 
     def __init__(self, op: OpOverload) -> None:
         schema = op._schema
@@ -44,6 +45,7 @@ class Plan:
         self.memo: dict[Any, Any] = {}
         written = {}
         self.drop: list[str] = []
+        self.lists: list[int] = []
         for i, arg in enumerate(schema.arguments):
             alias = arg.alias_info
             if alias is not None and alias.is_write:
@@ -51,6 +53,8 @@ class Plan:
                     written[name] = arg.name if arg.kwarg_only else i
                 if arg.kwarg_only:
                     self.drop.append(arg.name)
+                elif str(arg.type).startswith("List"):
+                    self.lists.append(i)
         self.targets: list[int | str | None] = []
         for ret in schema.returns:
             alias = ret.alias_info
@@ -59,8 +63,6 @@ class Plan:
         self.fresh = self.targets == [None]
         self.reshapes = bool(self.drop) or torch.Tag.inplace_view in op.tags
         self.casts = not (self.drop and _makes(op))  # what makes a tensor makes it of the dtype of out=
-        name = op._schema.name  # the kernels of these, not autograd, count their tensors' versions
-        self.counts = name.startswith("aten::_foreach_") and name.endswith("_")
         rule = find_rule(op) or declared_rule(op, _unrecorded)
         self.executed = rule is None
         self.rule = rule or by_execution(op)
@@ -216,8 +218,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if res is None:
                 res = plan.memo[key] = self._rule(plan, vals, kvals)
         out = self._results(plan, res, args, kwargs)
-        if plan.counts:
-            torch.autograd.graph.increment_version(args[0])
+        for i in plan.lists:
+            torch.autograd.graph.increment_version(args[i])
         if plan.executed:
             self.executed_rules.add(plan.op)
         if self.on_op is not None:

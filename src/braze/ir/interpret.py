@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from .expr import Expr, evaluate, symbol_of
 from .graph import Graph, Node, map_leaves, node_args, nodes_in
+from .pause import modes_kept, switches_modes
 
 
 def interpret(graph: Graph, inputs: Sequence[Any], observe: Callable[[Node, Any], None] | None = None) -> Any:
@@ -32,16 +34,17 @@ def interpret(graph: Graph, inputs: Sequence[Any], observe: Callable[[Node, Any]
             lambda x: env[x] if isinstance(x, Node) else evaluate(x, sizes) if sizes and isinstance(x, Expr) else x,
         )
 
-    for n in graph.nodes:
-        if n.op == "const":
-            env[n] = n.target
-        elif n.op == "call":
-            env[n] = n.target(*real(n.args), **real(n.kwargs))
-            for a in set(node_args(n)):
-                if last[a] is n and a not in keep:
-                    del env[a]
-        if observe is not None:
-            observe(n, env[n])
+    with modes_kept() if switches_modes(graph) else nullcontext():
+        for n in graph.nodes:
+            if n.op == "const":
+                env[n] = n.target
+            elif n.op == "call":
+                env[n] = n.target(*real(n.args), **real(n.kwargs))
+                for a in set(node_args(n)):
+                    if last[a] is n and a not in keep:
+                        del env[a]
+            if observe is not None:
+                observe(n, env[n])
     return real(graph.outputs)
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from .graph import Graph
+
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
@@ -19,6 +21,39 @@ def paused_gc() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+_DEVICES = ("cpu", "cuda")
+_SWITCHES = frozenset((torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.autocast_increment_nesting))
+
+
+def switches_modes(graph: Graph) -> bool:
+    """Whether a graph of torch calls switches grad mode or autocast."""
+    return any(n.op == "call" and n.target in _SWITCHES for n in graph.nodes)
+
+
+@contextmanager
+def modes_kept() -> Iterator[None]:
+    """When an exception leaves a program in the middle, grad mode and autocast are as they were before it."""
+    grad, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    cast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+    depth = _autocast_depth()
+    try:
+        yield
+    except BaseException:
+        torch._C._set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cached)
+        for d, on, dtype in cast:
+            torch.set_autocast_enabled(d, on)
+            torch.set_autocast_dtype(d, dtype)
+        while _autocast_depth() > depth:
+            torch.autocast_decrement_nesting()
+        raise
+
+
+def _autocast_depth() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import torch
 
 from .expr import Expr
 from .graph import Graph, Node
+from .pause import modes_kept, switches_modes
 from .types import TensorType
 
 
@@ -126,9 +127,18 @@ def to_python(graph: Graph) -> str:
 
 
 def load_python(graph: Graph) -> Any:
-    """The printed source, compiled: a function of the graph's inputs that gives its outputs."""
+    """The printed source, compiled: a function of the graph's inputs that gives its outputs. An exception leaves the
+    modes that it switches as they were."""
     source, table = _source(graph)
     prims = importlib.import_module("braze.prims") if "prims." in source else None
     scope: dict[str, Any] = {"torch": torch, "operator": operator, "_c": table, "prims": prims}
     exec(compile(source, f"<braze {graph.name}>", "exec"), scope)  # noqa: S102
-    return scope[graph.name]
+    run = scope[graph.name]
+    if not switches_modes(graph):
+        return run
+
+    def call(*inputs: Any) -> Any:
+        with modes_kept():
+            return run(*inputs)
+
+    return call

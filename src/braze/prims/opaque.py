@@ -139,8 +139,7 @@ _OPAQUE: tuple[tuple[str, str], ...] = (
     ),
     (
         "optimizer kernels",
-        "_fused_adagrad _fused_adam _fused_adamw _fused_sgd _amp_foreach_non_finite_check_and_unscale _amp_update_scale"
-        " _foreach_powsum _foreach_addcdiv _foreach_addcmul",
+        "_fused_adagrad _fused_adam _fused_adamw _fused_sgd _foreach_powsum _foreach_addcdiv _foreach_addcmul",
     ),
     (
         "simulated quantisation",

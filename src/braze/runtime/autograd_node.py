@@ -43,9 +43,15 @@ def make_autograd_callable(
     ``backward`` is a thunk, called at the first backward. ``fallback(*inputs) -> outputs`` is the same program in
     eager: a backward with ``create_graph=True`` re-runs it, and raises Unsupported without it. Inputs that the
     program mutates are overwritten in place; a call where such an input shares its storage with another one goes to
-    ``fallback``, since the graph was traced for separate ones.
+    ``fallback``, since the graph was traced for separate ones. Grad mode now is the one that the program was traced
+    from.
     """
+    grad = torch.is_grad_enabled()
+    if fallback is not None and not grad:
+        fallback = torch.no_grad()(fallback)
     call = _make(forward, backward, signature, fallback)
+    if not grad and backward is not None and signature.differentiable:
+        call = _switching(call)
     if signature.reshaped:
         call = _reshaping(call, signature)
     if fallback is None or not signature.mutated:
@@ -59,6 +65,22 @@ def make_autograd_callable(
         return call(*inputs)
 
     return checked
+
+
+def _switching(call: Compiled) -> Compiled:
+    """``call`` for a program that is entered with gradients off, and switches them on itself."""
+    grad_enabled, set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
+
+    def run(*inputs: Any) -> Any:
+        if grad_enabled() or torch.is_inference_mode_enabled():
+            return call(*inputs)
+        set_grad(True)
+        try:
+            return call(*inputs)
+        finally:
+            set_grad(False)
+
+    return run
 
 
 def _reshaping(call: Compiled, signature: Signature) -> Compiled:

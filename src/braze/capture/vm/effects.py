@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .values.base import NULL, Const, Value
@@ -78,10 +80,25 @@ class Effects:
         self.context_before: dict[Any, Value | None] = {}
         self.context_writes: dict[Any, ContextWrite] = {}
         self.held: dict[Value, list[DeferredCall]] = {}  # locks taken in the trace
+        self._watch: dict[Value, dict[Any, Value]] | None = None
 
     def touch(self, v: Value) -> None:
         """Note a write to an existing object; call before the first one."""
         self.touched.setdefault(v)
+        if self._watch is not None and v not in self._watch:
+            self._watch[v] = dict(v.known) if isinstance(v, DictValue) else {}
+
+    @contextmanager
+    def watched(self) -> Iterator[dict[Value, dict[Any, Value]]]:
+        """What is written inside, with the entries that a dict had before; other effects count under themselves."""
+        before, count = self._watch, len(self.touched)
+        watch = self._watch = {}
+        try:
+            yield watch
+        finally:
+            self._watch = before
+        for v in list(self.touched)[count:]:
+            watch.setdefault(v, {})
 
     def defer(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
         """Call a real function with these arguments after the graph."""

@@ -161,6 +161,21 @@ def foreach(name: str) -> Row:
     return row
 
 
+def fused(vm: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """An optimizer's fused step: the overload that takes the rate as a tensor (float32 on a GPU, where it is read)."""
+    lr = kwargs.get("lr")
+    first = args[0].items(vm) if args and isinstance(args[0], SequenceValue) else []
+    if not isinstance(lr, FloatValue) or not first or not isinstance(first[0], TensorValue):
+        return None
+    if any(holds_float(v) for k, v in kwargs.items() if k != "lr"):
+        return None
+    rate: Value = lr.tensor(vm)
+    device = first[0].fake(vm).device
+    if device.type != "cpu":
+        rate = vm.record(torch.Tensor.to, [rate, Const(device), Const(torch.float32)], {})
+    return vm.record(target, args, {**kwargs, "lr": rate})
+
+
 _EXACT = frozenset("pow mul add sub truediv _foreach_pow _foreach_mul _foreach_add _foreach_sub _foreach_div".split())
 
 
@@ -188,6 +203,7 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys("pow pow_ ipow __pow__ __rpow__ __ipow__".split(), power),
     **dict.fromkeys("addcmul addcmul_ addcdiv addcdiv_".split(), addcmul),
     **dict.fromkeys("lerp lerp_".split(), lerp),
+    **dict.fromkeys("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_".split(), fused),
 }
 for _name in "add sub mul div pow addcmul addcdiv lerp".split():
     ROWS[f"_foreach_{_name}"] = foreach(_name)

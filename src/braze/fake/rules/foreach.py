@@ -43,3 +43,15 @@ def _max(xs: list[TensorType]) -> list[TensorType]:
 
 register(_norms, ["_foreach_norm", "_foreach_powsum"])
 register(_max, ["_foreach_max"])
+
+
+def _unscaled(grads: list[TensorType], found_inf: TensorType, inv_scale: TensorType) -> tuple[Any, ...]:
+    return [fresh(g) for g in grads], fresh(found_inf)
+
+
+def _new_scale(scale: TensorType, tracker: TensorType, *rest: Any) -> tuple[TensorType, TensorType]:
+    return fresh(scale), fresh(tracker)
+
+
+register(_unscaled, ["_amp_foreach_non_finite_check_and_unscale"])
+register(_new_scale, ["_amp_update_scale"])

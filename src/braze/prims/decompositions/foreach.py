@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from braze.ir import Node
 
 from ..builder import Builder, normal_dims
-from ..registry import DECOMPOSITIONS, register
+from ..elementwise import FLOATS
+from ..registry import DECOMPOSITIONS, decomposes, register
 from . import activation, creation, pointwise, reduce, shape  # noqa: F401  (their rows are looked up below)
 from .reduce import norm_of
 
@@ -70,3 +73,35 @@ register("_foreach_pow.ScalarAndTensor", lambda b, base, exponents: _base_power(
 
 
 register("_foreach_max", each(DECOMPOSITIONS["max"].fn))
+
+
+# ---- the gradient scaler's kernels
+
+
+@decomposes("_amp_foreach_non_finite_check_and_unscale")
+def unscale(b: Builder, self: Sequence[Node], found_inf: Node, inv_scale: Node) -> Any:
+    """Gradients times ``inv_scale``; ``found_inf`` becomes 1 where any of them is infinite or NaN."""
+    if any(g.val.dtype not in FLOATS for g in self):
+        return NotImplemented
+    out = []
+    for g in self:
+        x = b.compute(g)
+        bad = b.reduce("any", b.isnan(b.sub(x, x)), normal_dims(None, g.val.rank))
+        found_inf = b.where(bad, 1.0, found_inf)
+        out.append(b.convert(b.mul(x, b.convert(inv_scale, x.val.dtype)), g.val.dtype))
+    return out, found_inf
+
+
+@decomposes("_amp_update_scale")
+def update_scale(
+    b: Builder, self: Node, growth_tracker: Node, found_inf: Node, growth: float, backoff: float, interval: int
+) -> tuple[Node, Node]:
+    """A smaller scale after an overflow, a larger one after ``interval`` steps without, unless it would be infinite."""
+    overflow = b.ne(found_inf, 0.0)
+    steps = b.add(growth_tracker, 1)
+    due = b.eq(steps, interval)
+    wide = b.convert(self, torch.float64)
+    larger, smaller = (b.convert(b.mul(wide, f), self.val.dtype) for f in (growth, backoff))
+    grown = b.where(b.isnan(b.sub(larger, larger)), self, larger)
+    scale = b.where(overflow, smaller, b.where(due, grown, self))
+    return scale, b.where(overflow, 0, b.where(due, 0, steps))

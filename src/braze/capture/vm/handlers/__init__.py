@@ -16,6 +16,7 @@ from . import (
     objects,
     optim,
     regex,
+    scaler,
     tensors,
     torch_state,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "objects",
     "optim",
     "regex",
+    "scaler",
     "tensors",
     "torch_state",
 ]

@@ -146,7 +146,7 @@ def accumulate(vm: Tracer, leaf: TensorValue, g: TensorValue, create: bool) -> N
         if create:
             set_grad(vm, leaf, vm.record(torch.add, [before, g], {}))
         else:
-            with _no_grad(vm):
+            with no_grad(vm):
                 vm.record(torch.Tensor.add_, [before, g], {})
         return
     like, fake = leaf.fake(vm), g.fake(vm)
@@ -158,7 +158,7 @@ def accumulate(vm: Tracer, leaf: TensorValue, g: TensorValue, create: bool) -> N
     set_grad(vm, leaf, first)
 
 
-class _no_grad:
+class no_grad:
     """Gradients are added with grad mode off."""
 
     def __init__(self, vm: Tracer) -> None:
@@ -221,7 +221,7 @@ def _hooks(vm: Tracer, leaf: TensorValue, name: str) -> list[Value]:
 def _hooked(vm: Tracer, leaf: TensorValue, g: TensorValue) -> TensorValue:
     """The gradient as ``register_hook``'s functions leave it."""
     for hook in _hooks(vm, leaf, "_backward_hooks"):
-        with _no_grad(vm):
+        with no_grad(vm):
             new = hook.call(vm, [g], {})
         if isinstance(new, TensorValue):
             g = new
@@ -232,7 +232,7 @@ def _hooked(vm: Tracer, leaf: TensorValue, g: TensorValue) -> TensorValue:
 
 def _after_hooks(vm: Tracer, leaf: TensorValue) -> None:
     for hook in _hooks(vm, leaf, "_post_accumulate_grad_hooks"):
-        with _no_grad(vm):
+        with no_grad(vm):
             hook.call(vm, [leaf], {})
 
 
