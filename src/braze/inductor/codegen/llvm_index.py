@@ -18,6 +18,7 @@ from braze.ir.expr import Call
 
 from .llvm_builder import BITS, ELEM, Builder, V, vec_type
 from .llvm_ops import constant, convert
+from .llvm_shuffle import strided
 
 
 @dataclass
@@ -357,15 +358,13 @@ def _reversed_load(b: Builder, elem: str, base: V, align: int, n: int, mask: V |
 
 
 def _strided_load(b: Builder, elem: str, base: V, step: int, align: int, n: int) -> V:
-    """Evenly spaced elements, one load each; every other one from two loads that stay within the elements' span."""
-    if step == 2 and n >= 4 and elem != "i1":
+    """Evenly spaced elements: picked from loads that stay within the elements' span, or one load each."""
+    if 2 <= step <= min(8 if "avx512f" in b.features else 3, n):
         parts = []
-        for first in (0, n - 1):
+        for first in [j * n for j in range(step - 1)] + [(n - 1) * step + 1 - n]:
             p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {first}")
             parts.append(b.let(elem, n, f"load {vec_type(elem, n)}, {p.typed}, align {align}"))
-        lanes = [2 * k if 2 * k < n else n + 2 * k - (n - 1) for k in range(n)]
-        mask = ", ".join(f"i32 {k}" for k in lanes)
-        return b.let(elem, n, f"shufflevector {parts[0].typed}, {parts[1].typed}, <{n} x i32> <{mask}>")
+        return strided(b, parts, step)
     out = V("poison", elem, n, True)
     for k in range(n):
         p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {k * step}")

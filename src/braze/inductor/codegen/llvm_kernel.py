@@ -21,6 +21,7 @@ from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold
 from .llvm_stream import Stream, declare_states
 from .llvm_tile import declare_tiles, staged_place, walk_tile
+from .llvm_weave import write_woven
 
 
 class Writer:
@@ -38,6 +39,9 @@ class Writer:
         self.known: dict[Value, bool] = {}  # comparisons that the current piece of the vector axis decides
         self.late: dict[Value, Late] = {}  # values still in memory
         self.staged: dict[Instr, V] = {}  # transposed rows in registers, as they are in memory
+        self.woven: dict[Store, tuple[V, list[V]]] | None = (
+            None  # address and values of stores that are being collected
+        )
         self.may_wait = frozenset() if self.nest.r else late_values(self.nest.body)
 
     # -- levels and scopes
@@ -135,6 +139,8 @@ class Writer:
                 self.vector_loop(axis, lo, hi, even, body, [], [])
         elif plan.tile is not None and axis is plan.tile.axis:
             walk_tile(self, plan.tile, body)
+        elif axis is plan.woven:
+            write_woven(self, axis, lambda i: None if body(i, []) else None)
         else:
             self.b.loop(self.b.const("i64", 0), size, 1, body, runs=_runs(axis.size))
 
@@ -176,9 +182,22 @@ class Writer:
         if even or rest == 0:
             return out
         # One lane alone is never masked: LLVM makes a truncating store under such a mask store the wide element.
+        if rest is not None and not out and self.plan.scattered:
+            return self._narrow_rest(axis, main, rest, body)
         if self.plan.masked_tail and rest != 1:
             return self._masked_rest(axis, main, hi, rest, body, out)
         return self._scalar_rest(axis, main, hi, body, out, folds)
+
+    def _narrow_rest(self, axis: Axis, main: V, rest: int, body: Any) -> list[V]:
+        """A rest of known length in ever narrower vectors: no masks, which are slow for lanes that lie apart."""
+        b, width = self.b, self.plan.lanes // 2
+        while width:
+            if rest & width:
+                at = main
+                self.with_lanes(Lanes(axis.index, width), lambda at=at: list(body(at, [])))  # type: ignore[misc]
+                main = b.const("i64", int(main.name) + width) if main.const else b.add(main, b.const("i64", width))
+            width //= 2
+        return []
 
     def with_lanes(self, lanes: Lanes, run: Any) -> list[V]:
         before = self.lanes
@@ -280,6 +299,9 @@ class Writer:
             made = self._where(i) if i.fn == "where" else self._compute(i)
             if made is not None:
                 self.scope.values[i] = made
+        elif isinstance(i, Store) and self.woven is not None:
+            at, _ = self._place(i)
+            self.woven.setdefault(i, (at.base, []))[1].append(self.scope.values[i.value])
         elif isinstance(i, Store):
             at, mask = self._place(i)
             vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode != "set")

@@ -42,6 +42,7 @@ from .llvm_cuts import find_cuts
 
 Access = Load | Store
 Item = Value | Store  # any instruction
+MAX_STEP = 8  # of lanes that are picked from whole vectors: above, one load each is as fast
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
     " erfinv lgamma digamma sigmoid pow atan2 fmod remainder floor_div philox".split()
@@ -96,6 +97,8 @@ class Plan:
     parallel: bool
     masked_tail: bool
     tile: Tile | None = None
+    woven: Axis | None = None  # a short axis, written out, whose stores fill the gaps between the lanes
+    scattered: bool = False  # some lanes lie apart in memory
     row_limit: int = 0  # elements of a row that the kept values have room for, where its size is symbolic
     stash: dict[Item, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
     cuts: tuple[int, ...] = ()  # points of the vector axis where comparisons change: a loop for each piece
@@ -110,14 +113,15 @@ class Plan:
     def loops(self) -> list[Axis]:
         """x loops inside the unit loop, then r loops, outermost first."""
         inner = self.serial + ([self.vector] if self.vector and not self.in_r else [])
-        inner += [self.tile.axis] if self.tile else []
+        inner += [self.tile.axis] if self.tile else [self.woven] if self.woven else []
         r = [a for a in self.nest.r if a is not self.vector]
         return inner + r + ([self.vector] if self.vector and self.in_r else [])
 
     @property
     def row_level(self) -> int:
         """Level of the innermost x loop. 0: outside all; 1: the unit loop; then one a loop."""
-        return 1 + len(self.serial) + (1 if self.vector and not self.in_r else 0) + (1 if self.tile else 0)
+        inner = self.tile is not None or self.woven is not None
+        return 1 + len(self.serial) + (1 if self.vector and not self.in_r else 0) + inner
 
 
 def estimate(e: IntLike) -> int:
@@ -217,11 +221,14 @@ def lane_step(nest: Nest, i: Access, axis: Symbol) -> IntLike | None:
     return coefficient(nest.offsets[i], axis)
 
 
-def _lane_cost(nest: Nest, axis: Axis) -> float:
+def _lane_cost(nest: Nest, axis: Axis, woven: bool = False) -> float:
+    """``woven``: the stores are woven along another axis."""
     cost = 0.0
     for i in nest.offsets:
         step = lane_step(nest, i, axis.index)
-        if isinstance(i, Store) and i.mode == "sum" and step != 1:
+        if isinstance(i, Store) and woven:
+            cost += 1.5
+        elif isinstance(i, Store) and i.mode == "sum" and step != 1:
             cost += 1e6  # its points must come one after another, in lanes of its own
         elif isinstance(i, Store) and i.mode == "atomic_add" and step != 1:
             cost += 24.0
@@ -229,6 +236,8 @@ def _lane_cost(nest: Nest, axis: Axis) -> float:
             cost += 1e6  # lanes along it would change which of the stores to one element is the last
         elif step in (0, 1) or (step == -1 and isinstance(i, Load)):
             cost += 0.25 if step == 0 else 1.0
+        elif isinstance(i, Load) and i.mask is None and step in range(2, MAX_STEP + 1):
+            cost += 0.6 + 0.4 * step
         else:
             cost += 12.0 if isinstance(i, Store) else 8.0
     for e in nest.indices.values():
@@ -255,6 +264,30 @@ def choose_vector(nest: Nest) -> tuple[Axis | None, bool]:
         key = (_lane_cost(nest, axis), -min(estimate(axis.size), 64), -n)
         if best is None or key < best:
             best, chosen = key, (axis, in_r)
+    return chosen
+
+
+MAX_WOVEN = 8
+
+
+def choose_woven(nest: Nest, instead_of: Axis | None) -> tuple[Axis, Axis] | None:
+    """(the axis of the lanes, a short axis that fills the gaps between their stores), where that is better than lanes
+    along one axis alone."""
+    stores = [i for i in nest.body if isinstance(i, Store)]
+    if nest.r or any(i.mode != "set" or i.indirect or i.mask is not None for i in stores):
+        return None
+    best = None if instead_of is None else _lane_cost(nest, instead_of)
+    chosen = None
+    for short in nest.x:
+        if not isinstance(short.size, int) or not 2 <= short.size <= MAX_WOVEN:
+            continue
+        if any(lane_step(nest, i, short.index) != 1 for i in stores):
+            continue
+        for axis in nest.x:
+            if axis is not short and all(lane_step(nest, i, axis.index) == short.size for i in stores):
+                cost = _lane_cost(nest, axis, woven=True)
+                if best is None or cost < best:
+                    best, chosen = cost, (axis, short)
     return chosen
 
 
@@ -350,9 +383,11 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
     """All decisions for one kernel."""
     nest = build_nest(kernel)
     vector, in_r = choose_vector(nest)
+    pair = None if in_r else choose_woven(nest, vector)
+    vector, woven = pair or (vector, None)
     lanes = choose_lanes(nest, vector, target) if vector else 1
     safe = [a for a in nest.x if conflict_free(nest, a)]
-    units = [a for a in safe if a is not vector]
+    units = [a for a in safe if a is not vector and a is not woven]
     serial = [a for a in nest.x if a not in safe and a is not vector]
     last = max(
         (
@@ -363,7 +398,7 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
         default=0,
     )
     vector_safe = vector is not None and not in_r and vector in safe
-    tile = find_tile(nest, vector, units) if vector_safe and vector and not serial else None
+    tile = find_tile(nest, vector, units) if vector_safe and vector and not serial and not woven else None
     if tile is not None:
         lanes = TILE
         units[units.index(tile.axis)] = tile.block
@@ -379,7 +414,10 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
     parallel = target.openmp and (bool(units) or chunk > 0) and _worth_threads(nest)
     masked = target.vector_bits == 512
     plan = Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
-    plan.streamed = streamed
+    plan.streamed, plan.woven = streamed, woven
+    plan.scattered = vector is not None and any(
+        lane_step(nest, i, vector.index) not in (-1, 0, 1) for i in nest.offsets
+    )
     if vector is not None and not in_r and not nest.r and tile is None:
         plan.cuts = find_cuts(nest.body, vector)
     plan.stash = choose_stash(plan)
