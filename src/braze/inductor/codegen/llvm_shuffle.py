@@ -37,7 +37,7 @@ def _pick(b: Builder, parts: Sequence[V], wanted: Sequence[tuple[int, int]]) -> 
 
 
 def strided(b: Builder, parts: Sequence[V], step: int) -> V:
-    """Every ``step``-th element of the memory that ``step`` vectors hold; the last vector ends with the last element."""
+    """Every ``step``-th element of what ``step`` vectors hold; the last vector ends with the last such element."""
     n = parts[0].lanes
     last = (n - 1) * step + 1 - n  # where the last vector begins
     wanted = []
