@@ -141,3 +141,12 @@ def test_an_images_gradient_keeps_its_convolution() -> None:
     joint = channels_last(joint_of(lambda x, w: F.conv2d(x, w, stride=2).sum(), sizes=[(2, 3, 8, 8), (8, 3, 3, 3)]))
     (back,) = [n for n in joint.graph.calls if n.target is aten.convolution_backward.default]
     assert back.args[4] == [2, 2]
+
+
+def test_constants_stay() -> None:
+    """A constant of the graph (a CPU number that meets the images) is still there after the pass."""
+    cuda_typed.enable()
+    half = torch.tensor(0.5)
+    joint = channels_last(joint_of(lambda x, w: (F.conv2d(x, w) * half).sum(), sizes=SIZES[:2]))
+    verify_joint(joint)
+    assert [n.target for n in joint.graph.nodes if n.op == "const"] == [half]

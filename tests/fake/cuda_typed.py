@@ -37,6 +37,7 @@ def enable() -> None:
         return
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # else autocast("cuda") turns itself off
     torch.cuda.is_bf16_supported = lambda *args: True
+    torch.cuda._lazy_init = lambda: None  # asked by torch.arange(…, device="cuda") before the trace sees the call
     if torch.version.cuda is None:
         return
     slot = _virtuals("ATen/detail/AcceleratorHooksInterface.h", "hasPrimaryContext")

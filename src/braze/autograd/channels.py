@@ -107,6 +107,8 @@ class _Relayout:
                     self.out.nodes.append(new)
                 if new is not n:
                     self.env[n] = new
+            elif n.op == "const":
+                self.out.nodes.append(n)
         outputs = map_leaves(self.graph.outputs, lambda x: self._restore(x) if isinstance(x, Node) else x)
         return build(self.graph.name, self.graph.inputs, [*self.graph.inputs, *self.out.nodes], outputs)
 
