@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from braze.inductor.codegen.triton_emit import Emitted
+from braze.runtime.cuda_kernel import TritonKernel
 
 
 class Interpreter:
@@ -29,24 +30,29 @@ class Interpreter:
 
     def run(self, made: Emitted, tensors: dict[Any, torch.Tensor], sizes: list[int] | None = None) -> None:
         """Run on CPU tensors by buffer, in place; ``sizes`` are the values of ``made.sizes``."""
-        code, sizes = made.code, sizes or []
+        self.call(made.code, [tensors[b] for b in made.buffers], sizes or [])
+
+    def call(self, code: TritonKernel, given: list[torch.Tensor], sizes: list[int]) -> None:
+        """Run on the arguments that a host program passes, in place."""
         names = [n for n, _ in code.signature][code.pointers :]
         programs = code.programs(dict(zip(names, sizes)))
-        given = [tensors[b] for b in made.buffers]
-        request = (code.name, code.source, dict(code.launch.blocks), programs, [_pack(t) for t in given], sizes)
+        memory = [_memory(t) for t in given]
+        places = [next(k for k, m in enumerate(memory) if _same(m, t)) for t in memory]
+        packed = [_pack(t) for t in memory]
+        request = (code.name, code.source, dict(code.launch.blocks), programs, packed, places, sizes)
         assert self.process.stdin and self.process.stdout
         pickle.dump(request, self.process.stdin)
         self.process.stdin.flush()
         answer = pickle.load(self.process.stdout)
         if isinstance(answer, str):
             raise RuntimeError(f"{answer}\n{code.source}")
-        for t, data in zip(given, answer):
-            _memory(t).copy_(_unpack(data))
+        for (name, _), t, place in zip(code.signature, memory, places):
+            if not name.startswith("in_ptr"):
+                t.copy_(_unpack(answer[place]))
 
     def close(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.process.kill()  # it holds nothing, and its own end takes seconds on a busy machine
+        self.process.wait()
 
 
 def _memory(t: torch.Tensor) -> torch.Tensor:
@@ -55,9 +61,13 @@ def _memory(t: torch.Tensor) -> torch.Tensor:
     return t.as_strided((n,), (1,))
 
 
-def _pack(t: torch.Tensor) -> Any:
-    flat = _memory(t)
-    return ("bf16", flat.float().numpy()) if t.dtype is torch.bfloat16 else flat.numpy()
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two arguments are the same memory."""
+    return a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.shape == b.shape
+
+
+def _pack(flat: torch.Tensor) -> Any:
+    return ("bf16", flat.float().numpy()) if flat.dtype is torch.bfloat16 else flat.numpy()
 
 
 def _unpack(data: Any) -> torch.Tensor:
@@ -92,6 +102,27 @@ def _patch() -> None:
     erfinv lgamma floor ceil nearbyint trunc fmod pow atan2 copysign nextafter""".split()
     for n in names:
         setattr(libdevice, n, _stand_in(n))
+    _round_as_hardware_does()
+
+
+def _round_as_hardware_does() -> None:
+    """float32 to bfloat16 to nearest even, as a card does; the interpreter cuts off."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = InterpreterBuilder.cast_impl
+
+    def cast(self: Any, src: Any, dst_type: Any) -> Any:
+        if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
+            return plain(self, src, dst_type)
+        exact = torch.from_numpy(np.ascontiguousarray(src.data)).to(torch.bfloat16)
+        return TensorHandle(exact.view(torch.int16).numpy().view(np.uint16).reshape(src.data.shape), tl.bfloat16)
+
+    InterpreterBuilder.cast_impl = cast
+    for name in ("create_fp_trunc", "create_fp_ext"):
+        setattr(InterpreterBuilder, name, lambda self, src, dst_type: self.cast_impl(src, dst_type))
+    InterpreterBuilder.create_fp_to_fp = lambda self, src, dst_type, mode: self.cast_impl(src, dst_type)
 
 
 def _serve() -> None:
@@ -102,12 +133,12 @@ def _serve() -> None:
     sys.stdout = sys.stderr
     while True:
         try:
-            name, text, blocks, programs, packed, sizes = pickle.load(source)
+            name, text, blocks, programs, packed, places, sizes = pickle.load(source)
         except EOFError:
             return
         try:
             tensors = [_unpack(p) for p in packed]
-            load_function(name, text)[(programs,)](*tensors, *sizes, **blocks)
+            load_function(name, text)[(programs,)](*(tensors[k] for k in places), *sizes, **blocks)
             answer: Any = [_pack(t) for t in tensors]
         except BaseException as e:  # noqa: BLE001
             import traceback
