@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 import braze
+from braze.bench.about import clock
 from braze.bench.models import CASES, build
 from braze.bench.plot import save_plot
-from braze.bench.result import Result, Results, to_markdown, to_table
+from braze.bench.result import Result, Results, notes, to_markdown, to_table
 from braze.bench.runner import Plan, measure
 from braze.bench.worker import Job, serve
 
@@ -64,6 +65,7 @@ def test_measure_interleaves_and_keeps_failures() -> None:
     good, bad = results
     assert not good.error and good.samples_per_s > 0 and len(good.rounds) == 2 and good.breaks == 0
     assert good.warm_s is not None and good.warm_s < good.compile_s
+    assert {"capture", "codegen"} <= set(good.stages) and sum(good.stages.values()) < good.compile_s * 3
     assert "nowhere" in bad.error
     assert done == plan.units(jobs)
     assert [s for s in said if "braze, round" in s] == ["hybrid: braze, round 1 of 2", "hybrid: braze, round 2 of 2"]
@@ -106,6 +108,31 @@ def test_markdown_and_ratio() -> None:
 def test_notes_tell_of_noise() -> None:
     text = to_markdown([row("eager", 10.0, spread_s=0.5, faults=5e4)], "t")
     assert "spread by over 10%" in text and "50000 page faults" in text
+
+
+def test_notes_tell_of_the_clock_and_of_drift() -> None:
+    slower = [1.0, 1.0, 1.3, 1.3]
+    text = notes([row("eager", 1.0, rounds=slower, clocks=[2000.0, 1500.0]), row("braze", 2.0, rounds=slower)])
+    assert "between 1500 and 2000 MHz" in text and "became slower during the run" in text
+    assert notes([row("eager", 1.0, rounds=slower), row("braze", 2.0, rounds=slower[::-1], clocks=[2000.0])]) == ""
+    assert clock("cpu") >= 0
+
+
+def test_the_table_says_where_the_compile_went() -> None:
+    text = str(Results([row("eager", 1.0), row("braze", 2.0, stages={"capture": 0.5, "plan": 0.001})], "t"))
+    assert "m braze compiled (s): capture 0.50" in text and "plan" not in text
+
+
+@pytest.mark.slow
+def test_the_peer_says_how_often_it_breaks(tmp_path) -> None:
+    text = "import torch\nclass M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    text += "        self.fc = torch.nn.Linear(4, 4)\n    def forward(self, x):\n        y = self.fc(x)\n"
+    text += "        print('half way')\n        return y.relu()\ndef make():\n    return M(), torch.randn(3, 4)\n"
+    (tmp_path / "m.py").write_text(text)
+    jobs = [Job(f"{tmp_path}/m.py:make", c, train=False) for c in ("braze", "torch")]
+    results: list[Result] = []
+    measure(jobs, os.environ, Plan(1, 1, 1), lambda text, n: None, results)
+    assert [(r.breaks, r.error) for r in results] == [(1, ""), (1, "")]
 
 
 @pytest.mark.parametrize("sweep", [False, True])

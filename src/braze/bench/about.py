@@ -5,9 +5,26 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
+
+
+def clock(device: str) -> float:
+    """The clock in MHz now: the GPU's, or the mean of the cores'; 0 where the machine does not tell."""
+    try:
+        if device == "cuda":
+            return float(torch.cuda.clock_rate())
+        found = [float(line.split(":")[1]) for line in _cpuinfo() if line.startswith("cpu MHz")]
+        return sum(found) / len(found) if found else 0.0
+    except (RuntimeError, ImportError, ValueError):  # no NVML here
+        return 0.0
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def about() -> dict[str, Any]:
@@ -23,6 +40,7 @@ def about() -> dict[str, Any]:
         "python": sys.version.split()[0],
         **versions,
         "platform": platform.platform(),
+        "processor": next((line.split(": ")[1] for line in _cpuinfo() if line.startswith("model name")), "unknown"),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "gpu": gpu,

@@ -34,6 +34,8 @@ class Result:
     error: str = ""
     rounds: list[float] = field(default_factory=list)
     partial: bool = False  # interrupted: fewer rounds than asked for
+    clocks: list[float] = field(default_factory=list)  # MHz after each round, where the machine tells
+    stages: dict[str, float] = field(default_factory=dict)  # seconds of the cold compile by stage
 
     @property
     def label(self) -> str:
@@ -58,8 +60,10 @@ class Result:
         self.peak_bytes = answer.get("peak_bytes", self.peak_bytes)
         self.breaks = answer.get("breaks", self.breaks)
         self.faults = answer.get("faults", self.faults)
+        self.stages = answer.get("stages", self.stages)
         if "median_s" in answer:
             self.rounds.append(answer["median_s"])
+            self.clocks += [answer["clock_mhz"]] if answer.get("clock_mhz") else []
 
     def finish(self, rounds: int = 0) -> Result:
         """With the medians over the rounds; ``rounds``: how many were planned."""
@@ -113,7 +117,8 @@ _TEXT = ("model", "contender", "precision")
 
 def to_table(results: list[Result], title: str) -> Table:
     """One row a contender; ratios are to eager on the same model (higher is faster)."""
-    table = Table(title=title, caption=notes(results), caption_justify="left")
+    caption = "\n".join(filter(None, (notes(results), compile_stages(results))))
+    table = Table(title=title, caption=caption, caption_justify="left")
     columns = _columns(results, title)
     for name, _ in columns:
         table.add_column(name, justify="left" if name in _TEXT else "right", no_wrap=True)
@@ -143,11 +148,34 @@ def notes(results: list[Result]) -> str:
         out.append("*: interrupted, fewer rounds")
     noisy = [r for r in results if r.step_s and r.spread_s / r.step_s > 0.1]
     if noisy:
-        out.append(f"{len(noisy)} of {len(results)} spread by over 10%: a busy machine or a changing clock")
+        out.append(f"{len(noisy)} of {len(results)} spread by over 10%: a busy machine, or a clock that changes")
+    clocks = [c for r in results for c in r.clocks]
+    if clocks and max(clocks) > 1.1 * min(clocks):
+        out.append(f"the clock went between {min(clocks):.0f} and {max(clocks):.0f} MHz")
+    drift = [later / earlier for earlier, later in (_halves(r.rounds) for r in results if len(r.rounds) > 3)]
+    if drift and (min(drift) > 1.1 or max(drift) < 0.9):
+        out.append(f"all contenders became {'slower' if drift[0] > 1 else 'faster'} during the run; the ratios hold")
     if any(r.faults > 1000 for r in results):
         worst = max(results, key=lambda r: r.faults)
         out.append(f"{worst.model} {worst.label}: {worst.faults:.0f} page faults a step, memory is not reused")
     return "; ".join(out)
+
+
+def _halves(rounds: list[float]) -> tuple[float, float]:
+    """The medians of the first and of the second half."""
+    middle = len(rounds) // 2
+    return statistics.median(rounds[:middle]), statistics.median(rounds[middle:])
+
+
+def compile_stages(results: list[Result]) -> str:
+    """One line a contender that tells: where its cold compile went."""
+    lines = []
+    for r in results:
+        top = sorted(r.stages.items(), key=lambda kv: -kv[1])
+        parts = [f"{name} {seconds:.2f}" for name, seconds in top if seconds >= 0.01][:6]
+        if parts and not r.error:
+            lines.append(f"{r.model} {r.label} compiled (s): {', '.join(parts)}")
+    return "\n".join(lines)
 
 
 def to_json(results: list[Result], about: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .result import Result
@@ -37,6 +38,16 @@ class Plan:
         return len(jobs) * (1 + self.rounds) + again
 
 
+PEER_BREAK = "Graph Break Reason:"  # once for each break in the log that TORCH_LOGS=graph_breaks writes
+
+
+def _told(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """What has torch.compile say where it breaks."""
+    if job.contender != "torch":
+        return {}
+    return {"TORCH_LOGS": ",".join(filter(None, (environ.get("TORCH_LOGS"), "graph_breaks")))}
+
+
 Progress = Callable[[str, int], None]  # what is under way, units done since the last call
 
 
@@ -44,14 +55,14 @@ class Worker:
     """A contender's process, in a session of its own: an interrupt from the keyboard does not reach it."""
 
     def __init__(self, job: Job, environ: Mapping[str, str]) -> None:
-        self.job, self.log = job, tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.job, self.log = job, tempfile.NamedTemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "braze.bench.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env=dict(environ),
+            env={**environ, **_told(job, environ)},
             start_new_session=True,
         )
 
@@ -66,10 +77,15 @@ class Worker:
         while line := self.process.stdout.readline():
             answer: dict[str, Any] = json.loads(line)
             if "stage" not in answer:
+                if self.job.contender == "torch" and "breaks" in answer:
+                    answer["breaks"] = self._said().count(PEER_BREAK)
                 return answer
             stage(answer["stage"])
-        self.log.seek(0)
-        return {"error": f"the worker ended with code {self.process.wait()}", "traceback": self.log.read()[-4000:]}
+        return {"error": f"the worker ended with code {self.process.wait()}", "traceback": self._said()[-4000:]}
+
+    def _said(self) -> str:
+        """What the process has written to standard error, read at a place of its own."""
+        return Path(self.log.name).read_text(errors="replace")
 
     def stop(self) -> None:
         if self.process.poll() is None:

@@ -13,6 +13,7 @@ import resource
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
@@ -22,6 +23,7 @@ import torch
 from braze.api import compile as braze_compile
 from braze.api import log_of
 
+from .about import clock
 from .models import Case
 from .target import load, tensors_of, to_device, users_traceback
 
@@ -101,6 +103,14 @@ class Contender:
         log = log_of(self.forward)
         return None if log is None else sum(b.count for b in log.breaks) + sum(bool(g.fallback) for g in log.graphs)
 
+    def stages(self) -> dict[str, float]:
+        """Seconds of compiling by stage so far; nothing where the compiler does not tell."""
+        log = log_of(self.forward)
+        total: Counter[str] = Counter(log.seconds) if log is not None else Counter()
+        for g in log.graphs if log is not None else ():
+            total.update({k: v for k, v in g.seconds.items() if k != "backend"})
+        return dict(total)
+
     def start(self) -> dict[str, Any]:
         """The first two steps: what compiling costs."""
         first, _ = self.timed(2)
@@ -118,6 +128,8 @@ class Contender:
             "peak_bytes": _peak_bytes(self.job.device),
             "breaks": self.breaks(),
             "faults": (_faults() - faults) / steps,
+            "clock_mhz": clock(self.job.device),
+            "stages": self.stages(),
         }
 
 
