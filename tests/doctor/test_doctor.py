@@ -7,6 +7,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from braze.cli.main import app
 from braze.doctor import Observation, check_machine, check_run, diagnose, this_machine
 from braze.doctor.environment import Machine
+from braze.doctor.watch import Observer
 from scripts import CLEAN, CLEAN_GPU, PLANTED, train
 
 GOOD = Machine((3, 12), (2, 12), True, True, True, True, Path.cwd(), 2, 2)
@@ -129,6 +131,21 @@ def test_an_interrupt_judges_what_was_seen(tmp_path: Path) -> None:
     assert result.exit_code == 2  # the missing file is said before anything runs
     result = CliRunner().invoke(app, ["doctor", *[str(written(tmp_path, text))] * 2])
     assert result.output.count("zero-grad") == 1 and "interrupted" in result.output
+
+
+def test_reads_of_a_tensor_on_a_device_are_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: a stand-in with a device."""
+    observer = Observer(None, 9)
+    read = observer.read("item")(lambda tensor: 1.0)
+    for device in ("cuda", "cpu"):
+        read(SimpleNamespace(device=torch.device(device)))
+    assert [(kind, e.count) for (kind, _), e in observer.seen.syncs.items()] == [("item", 1)]
+    model = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(
+        torch.nn.Module, "parameters", lambda self: [SimpleNamespace(device="cuda:0", requires_grad=True)]
+    )
+    observer._root(model, [])
+    assert observer.seen.device == "cuda"
 
 
 def test_a_gpu_left_alone() -> None:

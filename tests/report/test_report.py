@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch import nn
 
 import braze
 from braze.config import Config
-from braze.report.machine import rates
-from braze.report.measure import unchanged
+from braze.report import machine
+from braze.report.machine import Rates, rates
+from braze.report.measure import _Marks, _on_cuda, memory_over_time, unchanged
+from braze.report.text import size
 
 
 class Small(nn.Module):
@@ -133,3 +136,88 @@ def test_a_second_start_says_that_it_hit_the_cache() -> None:
     assert steps[0] == steps[1] and "forward hit" in str(second)
     assert all(s.seconds > 0 for side in second.report.sides for s in side.steps)
     assert set(first.log.graphs[0].levels) == set(second.log.graphs[0].levels)
+
+
+def test_memory_is_measured() -> None:
+    one = 1 << 20
+    kept: list[torch.Tensor] = []
+
+    def run() -> None:
+        a = torch.ones(one, dtype=torch.uint8)
+        b = torch.ones(2 * one, dtype=torch.uint8)
+        del a
+        kept.append(b)
+
+    held = memory_over_time(run, cuda=False)
+    sizes = [nbytes for _, nbytes in held]
+    assert sizes == [one, 3 * one, 2 * one] and [t for t, _ in held] == sorted(t for t, _ in held)
+    assert memory_over_time(run, cuda=True) == []  # nothing on a GPU
+    with torch.autograd.profiler_legacy.profile(profile_memory=True):
+        assert memory_over_time(run, cuda=False) == []  # the program's own profile goes on
+
+
+def test_the_peak_is_in_every_form(small: braze.report.Explanation, tmp_path) -> None:
+    data = json.loads(small.json())["measured_memory"]
+    assert data["peak"] == small.report.peak >= 4 * 128 * 64 and len(data["held"]) > 4
+    assert "of tensors beyond" in str(small)
+    page = small.html(tmp_path / "r.html").read_text()
+    assert "measured peak" in page and "planned peak" in page
+
+
+@pytest.mark.parametrize("nbytes, text", [(3, "3 B"), (2048, "2.0 KiB"), (3 << 20, "3.0 MiB")])
+def test_sizes(nbytes: int, text: str) -> None:
+    assert size(nbytes) == text
+
+
+class Clock:
+    """A CUDA event of a stream on which each step takes 2 ms."""
+
+    now = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Clock.now += 2.0
+        self.at = Clock.now
+
+    def elapsed_time(self, end: Clock) -> float:
+        return end.at - self.at
+
+
+def test_steps_on_a_gpu_are_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[bool] = []
+    capturing = [False]
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(True))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    marks = _Marks(cuda=True)
+    for step in (-1, 0, -1, 1):
+        marks(step)
+    capturing[0] = True
+    marks(2)  # recorded into a CUDA graph: not timed
+    assert marks.seconds() == {0: 0.002, 1: 0.002} and waited
+
+
+def test_a_program_of_vendor_calls_alone_is_timed_where_it_runs() -> None:
+    def log(device: str) -> SimpleNamespace:
+        buffer = SimpleNamespace(type=SimpleNamespace(device=torch.device(device)))
+        program = SimpleNamespace(steps=[SimpleNamespace(outputs=[None, buffer])])
+        return SimpleNamespace(graphs=[SimpleNamespace(name="g", programs={"forward": program})])
+
+    assert _on_cuda(log("cuda"), ("g", "forward")) and not _on_cuda(log("cpu"), ("g", "forward"))
+
+
+def test_the_roofline_of_a_gpu_is_kept_for_its_precision(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(
+        machine, "_measure", lambda device, name: Rates(name, 1e12, {"float32": 5e13, "bfloat16": 5e14})
+    )
+    config, kinds = Config(cache_dir=str(tmp_path)), ("highest", "high")
+    for kind in kinds:
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda kind=kind: kind)
+        found = rates(torch.device("cuda"), config)
+    kept = json.loads((tmp_path / "machine.json").read_text())
+    assert len(kept) == 2 and all("cuda a card" in key for key in kept)
+    assert found.bound(10**12, 0, "bfloat16") == 1.0 and found.bound(0, 5 * 10**14, "bfloat16") == 1.0
+    assert found.bound(0, 5 * 10**13, "int32") == 1.0  # of a dtype without a rate: float32's

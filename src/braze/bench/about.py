@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from braze.report.machine import processor
+
 
 def clock(device: str) -> float:
     """The clock in MHz now: the GPU's, or the mean of the cores'; 0 where the machine does not tell."""
@@ -40,7 +42,7 @@ def about() -> dict[str, Any]:
         "python": sys.version.split()[0],
         **versions,
         "platform": platform.platform(),
-        "processor": next((line.split(": ")[1] for line in _cpuinfo() if line.startswith("model name")), "unknown"),
+        "processor": processor(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "gpu": gpu,

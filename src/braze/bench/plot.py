@@ -56,12 +56,12 @@ def _bars(plt: Any, results: list[Result], title: str) -> Any:
         heights = [r.samples_per_s / base[r.case] if relative else r.samples_per_s for r in rows]
         errors = [h * r.spread_s / r.step_s / 2 for h, r in zip(heights, rows)]
         color, hatch = _COLORS[k % len(_COLORS)], _HATCHES[k % len(_HATCHES)]
-        bars = axes.bar(
-            xs, heights, width * 0.92, label=label, color=color, hatch=hatch, edgecolor="white", linewidth=0
-        )
+        axes.bar(xs, heights, width * 0.92, label=label, color=color, hatch=hatch, edgecolor="white", linewidth=0)
         axes.errorbar(xs, heights, yerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
-        texts = [f"{h:.2f}" if relative else f"{h:.0f}" for h in heights]
-        axes.bar_label(bars, texts, fontsize=8, padding=3)
+        for x, h, e in zip(xs, heights, errors):
+            text = f"{h:.2f}" if relative else f"{h:.0f}"
+            above = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+            axes.annotate(text, (x, h + e), **above)
     axes.set_xticks(range(len(groups)), names)
     axes.set_ylabel("speed relative to eager" if relative else "samples/s")
     axes.margins(y=0.12)

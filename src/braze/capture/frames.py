@@ -301,7 +301,8 @@ class Session(_C.Session):  # type: ignore[misc]
         """The guards of every version, in the user's terms, a heading before each."""
         out: list[str] = []
         for name, version, hits in self.versions():
-            out.append(f"{name} ({hits} runs, {version.seconds:.2f} s to compile)")
+            runs = f"{hits} run" + ("" if hits == 1 else "s")
+            out.append(f"{name} ({runs}, {version.seconds:.2f} s to compile)")
             out += [f"  {line}" for line in version.guards.describe()]
         return out
 

@@ -25,9 +25,12 @@ def bench(
         list[str] | None,
         typer.Argument(help="resnet50, bert, hybrid (all by default), path.py:make_model or an import path"),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one")] = None,
     batch: Annotated[str | None, typer.Option(help="samples a step, or several: 1,8,32")] = None,
-    size: Annotated[str, typer.Option(help="tiny, small or full inputs of the built-in models")] = "small",
+    size: Annotated[
+        str | None,
+        typer.Option(help="tiny, small (on the CPU) or full (on a GPU) inputs of the built-in models"),
+    ] = None,
     input: Annotated[  # noqa: A002
         list[str] | None,
         typer.Option(help="an input's sizes and dtype, such as 8x3x224x224 or 8x128:int64; repeatable"),
@@ -45,8 +48,8 @@ def bench(
     plot: Annotated[list[Path] | None, typer.Option(help="draw the results here (png, svg, pdf); repeatable")] = None,
 ) -> None:
     """Time training steps (forward, loss, backward, AdamW) with and without braze. Ctrl-C keeps what was measured."""
-    on_device(device)
-    choice(size, tuple(SIZES), "--size")
+    device = on_device(device)
+    size = choice(size or ("full" if device == "cuda" else "small"), tuple(SIZES), "--size")
     peers = [choice(peer, ("torch",), "--peer")] if peer else []
     modes, precisions = choices(mode, MODES, "--mode"), choices(precision, PRECISIONS, "--precision")
     batches, shapes = numbers(batch, "--batch"), tuple(input or ())
@@ -94,7 +97,7 @@ def _run(groups: list[list[Job]], plan: Plan, out: Console) -> list[Result]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=out, transient=True) as bar:
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("starting", total=sum(plan.units(jobs) for jobs in groups))
         try:
             for jobs in groups:

@@ -19,7 +19,7 @@ def explain(
     html: Annotated[Path | None, typer.Option(help="write the report here, one page that needs nothing else")] = None,
     json: Annotated[Path | None, typer.Option(help="write the report's data here")] = None,
     level: Annotated[str | None, typer.Option(help='print one stage, such as "capture" or "forward: kernels"')] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one")] = None,
     batch: Annotated[int | None, typer.Option(help="samples a step", min=1)] = None,
     size: Annotated[str, typer.Option(help="tiny, small or full inputs of the built-in models")] = "small",
     input: Annotated[  # noqa: A002
@@ -31,7 +31,7 @@ def explain(
     measure: Annotated[bool, typer.Option(help="time every kernel")] = True,
 ) -> None:
     """Compile a model, run it, and show its graphs, breaks, guards, kernels, memory and times."""
-    on_device(device)
+    device = on_device(device)
     choice(mode, MODES, "--mode")
     writable(html, json)
     with users_code(model):

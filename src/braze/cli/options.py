@@ -30,12 +30,13 @@ def choices(values: str, allowed: Sequence[str], what: str) -> list[str]:
     return [choice(v.strip(), allowed, what) for v in values.split(",")]
 
 
-def on_device(device: str) -> str:
-    """ "cpu" or "cuda", or a usage error where there is none such."""
-    choice(device, ("cpu", "cuda"), "--device")
-    if device == "cuda" and not torch.cuda.is_available():
+def on_device(device: str | None) -> str:
+    """ "cpu" or "cuda", by default what there is; a usage error where there is no GPU."""
+    there = torch.cuda.is_available()
+    chosen = choice(device or ("cuda" if there else "cpu"), ("cpu", "cuda"), "--device")
+    if chosen == "cuda" and not there:
         raise typer.BadParameter("--device cuda: torch finds no CUDA device here")
-    return device
+    return chosen
 
 
 def writable(*paths: Path | None) -> None:

@@ -32,6 +32,12 @@ class Report:
     cuda: bool = False
     cache: dict[str, dict[str, int]] = field(default_factory=dict)
     title: str = "report"
+    memory: list[tuple[float, int]] = field(default_factory=list)  # measure.memory_over_time
+
+    @property
+    def peak(self) -> int:
+        """Most bytes of tensors that a call held beyond what there was before it; 0 when not measured."""
+        return max((nbytes for _, nbytes in self.memory), default=0)
 
     @cached_property
     def machine(self) -> Rates | None:
@@ -126,6 +132,7 @@ class Report:
             "guards": list(self.log.guards),
             "steps": [s.as_dict() for side in self.sides for s in side.steps],
             "memory": {f"{s.graph}: {s.side}": [asdict(m) for m in s.memory] for s in self.sides},
+            "measured_memory": {"peak": self.peak, "held": self.memory},
             "source": [x.as_dict() for x in self.sources],
             "machine": asdict(self.machine) if self.machine is not None else None,
             "cache": self.cache,

@@ -16,7 +16,7 @@ from braze.events import CompileLog
 
 from .data import Report, cache_counts
 from .html import to_html
-from .measure import backward_of, measure_steps, tensors_in, unchanged
+from .measure import backward_of, measure_steps, memory_over_time, tensors_in, unchanged
 from .text import to_text
 
 
@@ -60,8 +60,8 @@ def explain(
 
     A function or module that ``braze.compile`` already made is called as it is, and its whole log is shown.
     ``backward=True`` also runs a backward pass from the sum of the outputs (no ``.grad`` changes), so that its kernels
-    are shown. ``measure=True`` calls the function four more times to time every kernel; random state and a module's
-    buffers are put back. ``quiet=True`` prints nothing.
+    are shown. ``measure=True`` calls the function five more times to time every kernel and to watch its memory; random
+    state and a module's buffers are put back. ``quiet=True`` prints nothing.
     """
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
@@ -83,6 +83,7 @@ def explain(
             with unchanged(fn):
                 run()
                 report.times = measure_steps(log, run)
+                report.memory = memory_over_time(run, report.cuda)
         out = Explanation(report, output)
         if not quiet:
             print(out)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from .data import Report
 from .steps import Side
+from .text import plural, rate, size
 
 SECTIONS = (
     ("verdict", "Verdict"),
@@ -44,10 +45,12 @@ def to_html(report: Report) -> str:
         data=data,
         mood=_mood(report),
         sections=SECTIONS,
-        timeline=_timeline(data["timeline"]),
+        timeline=_timeline(data["timeline"], data["stages"]),
         ticks=_ticks(data["timeline"]),
         levels=_levels(report),
-        charts=list(_charts(report.sides)),
+        held=_held(report),
+        charts=sorted(_charts(report.sides), key=lambda c: -c["nbytes"]),
+        rates={k: rate(v) for k, v in data["machine"]["flops"].items()} if data["machine"] else {},
         rows=_script(json.dumps(_rows(report))),
         css=Markup((page / "page.css").read_text()),
         js=Markup((page / "page.js").read_text()),
@@ -77,13 +80,13 @@ def _levels(report: Report) -> list[dict[str, Any]]:
     return out
 
 
-def _timeline(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _timeline(rows: list[dict[str, Any]], own: dict[str, float]) -> list[dict[str, Any]]:
+    """A lane a stage. ``own``: seconds by stage without the stages inside of it."""
     total = max((r["end"] for r in rows), default=0.0) or 1.0
     lanes: dict[str, dict[str, Any]] = {}
     for r in rows:
-        lane = lanes.setdefault(r["stage"], {"label": r["stage"], "bars": [], "seconds": 0.0})
+        lane = lanes.setdefault(r["stage"], {"label": r["stage"], "bars": []})
         spent = r["end"] - r["start"]
-        lane["seconds"] += spent
         lane["bars"].append(
             {
                 "kind": r["stage"].split()[0],
@@ -93,13 +96,33 @@ def _timeline(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     for lane in lanes.values():
-        lane["total"] = f"{1e3 * lane['seconds']:.1f} ms"
+        lane["total"] = f"{1e3 * own[lane['label']]:.1f} ms" if lane["label"] in own else "all below"
     return list(lanes.values())
 
 
 def _ticks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     total = max((r["end"] for r in rows), default=0.0)
     return [{"left": 25 * k, "text": f"{1e3 * total * k / 4:.0f} ms"} for k in range(5)]
+
+
+def _held(report: Report) -> dict[str, Any] | None:
+    """The measured curve, as the most that was held in each of 400 parts of the call."""
+    if not report.peak:
+        return None
+    end = report.memory[-1][0] or 1.0
+    most = [0] * 400
+    for (at, nbytes), (until, _) in zip(report.memory, [*report.memory[1:], (end, 0)]):
+        for k in range(int(399 * at / end), int(399 * until / end) + 1):
+            most[k] = max(most[k], nbytes)
+    points = [f"{2 * k:.0f},{158 - 150 * nbytes / report.peak:.1f}" for k, nbytes in enumerate(most)]
+    peak = next(at for at, nbytes in report.memory if nbytes == report.peak)
+    return {
+        "peak": size(report.peak),
+        "points": " ".join(["0,160", *points, "800,160"]),
+        "x": f"{800 * peak / end:.1f}",
+        "at": f"{1e3 * peak:.1f} ms",
+        "end": f"{1e3 * end:.1f} ms",
+    }
 
 
 def _charts(sides: Iterable[Side]) -> Iterable[dict[str, Any]]:
@@ -115,11 +138,12 @@ def _charts(sides: Iterable[Side]) -> Iterable[dict[str, Any]]:
             points += [f"{k * width:.1f},{y:.1f}", f"{(k + 1) * width:.1f},{y:.1f}"]
         yield {
             "title": f"{side.graph}, {side.side}",
-            "peak": f"{peak.nbytes / 2**20:.1f} MiB",
+            "nbytes": peak.nbytes,
+            "peak": size(peak.nbytes),
             "at": f"step {peak.step}, {peak.name}",
             "points": " ".join(["0,160", *points, "800,160"]),
             "x": f"{(side.memory.index(peak) + 0.5) * width:.1f}",
-            "steps": len(side.memory),
+            "steps": plural(len(side.memory), "step"),
         }
 
 

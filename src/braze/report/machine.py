@@ -31,11 +31,21 @@ class Rates:
         return max(nbytes / self.bandwidth, flops / rate)
 
 
+def processor() -> str:
+    """The processor's name."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+    return found or platform.processor() or platform.machine()
+
+
 def rates(device: torch.device, config: Config | None = None) -> Rates:
     """The device's rates: from the cache folder, or measured (about half a second) and kept there."""
     config = config or Config.from_env()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    key = f"{device.type} {name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if gpu else processor()
+    how = f"{torch.get_float32_matmul_precision()} precision" if gpu else f"{torch.get_num_threads()} threads"
+    key = f"{device.type} {name}, {how}, torch {torch.__version__}"
     path = config.cache_path / "machine.json"
     known = _read(path)
     found = _parse(known.get(key))
@@ -72,10 +82,10 @@ def _write(path: Path, data: dict[str, Any]) -> None:
 
 def _measure(device: torch.device, name: str) -> Rates:
     gpu = device.type == "cuda"
-    n = (1 << 28) if gpu else (1 << 25)
+    n = min(1 << 28, torch.cuda.mem_get_info(device)[0] // 16) if gpu else 1 << 25
     a, b = torch.ones(n, device=device), torch.empty(n, device=device)
     copy = 2 * a.numel() * a.element_size() / _best(lambda: b.copy_(a), device)
-    side = 8192 if gpu else 768
+    side = 8192 if gpu else 1536
     flops = {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16) if gpu else (torch.float32,):
         x = torch.randn(side, side, device=device).to(dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from braze.events import CompileLog
 from braze.inductor.codegen import CompiledProgram
+from braze.inductor.loops import Kernel
 
 Key = tuple[str, str]  # graph, side
 
@@ -96,8 +98,41 @@ def measure_steps(log: CompileLog, run: Callable[[], Any], times: int = 3) -> di
 
 
 def _on_cuda(log: CompileLog, key: Key) -> bool:
+    """Whether any step of a program runs on a GPU. Vendor calls are where their results are."""
     program = next(r.programs[key[1]] for r in log.graphs if r.name == key[0])
-    return any(getattr(s, "device", None) is not None and s.device.type == "cuda" for s in program.steps)
+    types = [b.type for s in program.steps for b in (s.writes if isinstance(s, Kernel) else s.outputs) if b is not None]
+    return any(t.device.type == "cuda" for t in types)
+
+
+def memory_over_time(run: Callable[[], Any], cuda: bool) -> list[tuple[float, int]]:
+    """(seconds, bytes) after each allocation and release of tensor memory during one call, both counted from its start.
+    Empty where this torch cannot tell."""
+    try:
+        from torch.autograd import _disable_profiler_legacy, profiler_legacy
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            profiler_legacy.profile(profile_memory=True).__enter__()  # type: ignore[no-untyped-call]
+    except (ImportError, AttributeError, RuntimeError):  # RuntimeError: the program is being profiled already
+        return []
+    try:
+        run()
+    finally:
+        threads = _disable_profiler_legacy()
+    events = [e for thread in threads for e in thread]
+    if not events:
+        return []
+    start, held, out = events[0], 0, []
+    sizes = [
+        (start.cpu_elapsed_us(e) / 1e6, e.cuda_memory_usage() if cuda else e.cpu_memory_usage())
+        for e in events
+        if e.kind() == "memory_alloc"
+    ]
+    for seconds, nbytes in sorted(sizes, key=lambda s: s[0]):
+        if nbytes:
+            held += nbytes
+            out.append((seconds, held))
+    return out
 
 
 def leaves_of(outputs: Any) -> list[torch.Tensor]:

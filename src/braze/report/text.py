@@ -14,12 +14,25 @@ def plural(n: int, word: str) -> str:
     return f"{n} {word}" + ("" if n == 1 else "s")
 
 
+def size(nbytes: int) -> str:
+    """``3.4 MiB``; in KiB or bytes where that is less than 0.1."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    return f"{nbytes / 2**10:.1f} KiB" if nbytes < 2**20 / 10 else f"{nbytes / 2**20:.1f} MiB"
+
+
+def rate(per_second: float) -> str:
+    """``1.2 TFLOP/s`` or ``34 GFLOP/s``."""
+    return f"{per_second / 1e12:.1f} TFLOP/s" if per_second >= 1e12 else f"{per_second / 1e9:.0f} GFLOP/s"
+
+
 def verdict(report: Report) -> list[str]:
     """Three sentences: what was captured and how long it took, what stands in the way, what to do next."""
     log = report.log
     kernels, graphs, breaks = sum(len(g.kernels) for g in log.graphs), len(log.graphs), sum(b.count for b in log.breaks)
-    counts = f"{plural(graphs, 'graph')}, {plural(breaks, 'break')}, {plural(kernels, 'kernel')}"
-    first = f"{counts}, {report.compile_seconds:.2f} s to compile."
+    counts = [plural(graphs, "graph"), plural(breaks, "break"), plural(kernels, "kernel")]
+    counts[2:2] = [plural(len(log.recompiles), "recompile")] if log.recompiles else []
+    first = f"{', '.join(counts)}, {report.compile_seconds:.2f} s to compile."
     if not graphs:
         first = f"Nothing was captured: the function ran as plain Python ({plural(breaks, 'break')})."
     return [first, _obstacle(report), _advice(report)]
@@ -74,7 +87,7 @@ def top_steps(report: Report, n: int) -> list[Step]:
 def to_text(report: Report) -> str:
     """Everything but the graphs' own text."""
     parts = ["\n".join(verdict(report)), *map(_graph, report.graphs()), _breaks(report), _recompiles(report)]
-    parts += [_sizes(report), _steps(report), _guards(report), _stages(report)]
+    parts += [_sizes(report), _steps(report), _memory(report), _guards(report), _stages(report)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -135,6 +148,12 @@ def _steps(report: Report) -> str:
         numbers = f"{1e3 * s.seconds:8.3f} {s.nbytes / 1e6:8.2f} {s.flops / 1e9:8.3f} {100 * s.share:7.0f}%"
         lines.append(f"  {numbers}  {s.side} {s.name}{where}")
     return "\n".join(["Slowest steps:", *lines])
+
+
+def _memory(report: Report) -> str:
+    if not report.peak:
+        return ""
+    return f"Memory: at most {size(report.peak)} of tensors beyond what there was before the call."
 
 
 def _guards(report: Report) -> str:

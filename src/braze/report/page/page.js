@@ -92,7 +92,7 @@
       const name = cell(tr, link(r.name, () => openCode(r)));
       const ops = document.createElement("span");
       ops.className = "ops";
-      ops.textContent = r.ops + (r.copies > 1 ? ` (one of ${r.copies} alike)` : "");
+      ops.textContent = (r.ops === r.name ? "" : r.ops) + (r.copies > 1 ? ` (one of ${r.copies} alike)` : "");
       name.append(ops);
       cell(tr, r.side);
       cell(tr, r.ms ? r.ms.toFixed(3) : "–", "n");
