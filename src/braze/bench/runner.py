@@ -41,11 +41,11 @@ class Plan:
 PEER_BREAK = "Graph Break Reason:"  # once for each break in the log that TORCH_LOGS=graph_breaks writes
 
 
-def _told(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+def _told(job: Job, inherited: Mapping[str, str]) -> dict[str, str]:
     """What has torch.compile say where it breaks."""
     if job.contender != "torch":
         return {}
-    return {"TORCH_LOGS": ",".join(filter(None, (environ.get("TORCH_LOGS"), "graph_breaks")))}
+    return {"TORCH_LOGS": ",".join(filter(None, (inherited.get("TORCH_LOGS"), "graph_breaks")))}
 
 
 Progress = Callable[[str, int], None]  # what is under way, units done since the last call
