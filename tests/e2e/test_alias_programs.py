@@ -73,6 +73,9 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
     "a view of an input that is overwritten where it lies": (
         "def program(x0, x1):\n    x1.mul_(2)\n    x0.copy_(x1)\n    return x0,\n", [7, 5], [0, 1], False, False, {},
     ),
+    "a write through .data is not seen by autograd": (
+        "def program(x0):\n    v = x0.data\n    w = x0 * x0\n    v.add_(1)\n    return w,\n", [0], [0], True, False, {},
+    ),
     "two views of one tensor with a history, one overwritten": (
         "def program(x0, x1):\n    x0.mul_(2)\n    return x1.sin(), x0[1:]\n", [2, 3], [2, 2], True, False, {},
     ),

@@ -258,8 +258,8 @@ def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
     for v in o.node.line():
         step = v.step
         if step is None:
-            if v.apart:
-                steps.append(ViewStep(torch.ops.aten.detach.default))
+            if v.apart is not None:
+                steps.append(ViewStep(v.apart))
             continue
         if step.op is torch.ops.aten.as_strided.default:  # absolute, and this call's memory starts elsewhere
             sizes, strides, offset = step.args
@@ -272,8 +272,8 @@ def _shared(o: FakeTensor, cuts: dict[Value, int]) -> tuple[int, int] | None:
     """Which detached tensor ``o`` is or is a view of, by number, and after how many of its views."""
     steps, found = 0, None
     for v in o.node.line():
-        steps += v.step is not None or v.apart
-        if v.apart:
+        steps += v.step is not None or v.apart is not None
+        if v.apart is not None:
             found = cuts.setdefault(v, len(cuts)), steps
     return found
 

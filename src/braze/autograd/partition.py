@@ -8,10 +8,12 @@ Which values cross is a minimum cut (``choose.py``); this file builds the graphs
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
 from ..ir import Expr, Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
@@ -87,6 +89,7 @@ def _signature(joint: Joint, saved: tuple[SavedRef, ...], watched: tuple[int, ..
         input_grads=tuple(isinstance(g, Node) for g in joint.gradients),
         watched=watched,
         random=any(_random(n) for n in joint.graph.calls),
+        stale=bool(joint.mutated) and _stale(joint),
         sizes=_sizes(joint),
         reshaped=joint.reshaped,
         shown=joint.shown,
@@ -104,6 +107,32 @@ def _sizes(joint: Joint) -> tuple[tuple[str, int, int], ...]:
             if s is not None:
                 found.setdefault(s.name, (s.name, i, d))
     return tuple(found.values())
+
+
+_UNREAD = {  # operators whose results up to a number do not depend on some arguments
+    torch.ops.aten._native_batch_norm_legit_functional.default: (3, (3, 4)),
+}
+
+
+def _stale(joint: Joint) -> bool:
+    """Whether results depend on what a mutated input was before. Batch norms do not, on their running statistics."""
+    old = {joint.primals[m.index] for m in joint.mutated}
+    seen: set[Node] = set()
+    stack = nodes_in(joint.graph.outputs[: joint.n_results])
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n in old:
+            return True
+        call = n.args[0] if n.target is operator.getitem else n
+        unread = _UNREAD.get(call.target) if isinstance(call, Node) and call is not n else None
+        if unread is not None and n.args[1] < unread[0]:
+            stack += nodes_in([a for i, a in enumerate(call.args) if i not in unread[1]])
+        else:
+            stack += operands(n)
+    return False
 
 
 def _random(n: Node) -> bool:

@@ -11,6 +11,7 @@ next read.  So a mutation becomes a new node for the root, and nothing in the gr
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ Handler = Callable[["Recorder", OpOverload, tuple[Any, ...], dict[str, Any], Any
 _ATOMS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
+DATA = attrgetter("data")
 CONSTANT = -2  # Value.input of a constant of the graph
 
 
@@ -41,7 +43,7 @@ class Value:
     """What one fake tensor holds. Roots have ``base is self`` and no parent.
 
     ``input`` of a root: the position of the graph input it is, CONSTANT, or -1. ``apart``: autograd sees no view of its
-    parent (``detach``), so that views of it belong to it alone.
+    parent, so that views of it belong to it alone; where there is no ``step``, it is the operator that did that.
     """
 
     __slots__ = ("base", "parent", "step", "node", "version", "type", "fake", "input", "apart")
@@ -50,13 +52,19 @@ class Value:
         self.base: Value = self
         self.parent: Value | None = None
         self.step: ViewStep | None = None
-        self.apart = False
+        self.apart: Any = None
         self.node, self.version, self.type, self.fake, self.input = node, 0, type_, fake, input_
 
     def view(self, step: ViewStep | None, node: Node, type_: TensorType) -> Value:
         """A view of this tensor; ``step`` None shows all of it (``detach``)."""
         out = Value(node, type_)
         out.base, out.parent, out.step, out.version = self.base, self, step, self.base.version
+        return out
+
+    def beside(self) -> Value:
+        """What ``x.data`` holds."""
+        out = self.view(None, self.node, self.type)
+        out.version, out.apart = self.version, DATA
         return out
 
     @property
@@ -320,7 +328,7 @@ class Recorder:
                 self.define(out, self.read(parent))  # a literal: each call has its own
             elif out is not source:
                 out.node = parent.view(None, self.read(parent), out.val)
-                out.node.apart = op is aten.detach.default
+                out.node.apart = op if op is aten.detach.default else None
             return
         if op is aten.as_strided.default:
             parent, rest = storage.absolute(self, parent, args[1:], kwargs)
@@ -331,7 +339,8 @@ class Recorder:
         if type(out) is FakeTensor:
             step = ViewStep(op, rest, named)
             out.node = parent.view(step, self._replay(step, self.read(parent), parent.base, out.val), out.val)
-            out.node.apart = not out.val.dtype.is_floating_point and not out.val.dtype.is_complex
+            if not out.val.dtype.is_floating_point and not out.val.dtype.is_complex:
+                out.node.apart = op
             return
         node = self.emit(op, (self.read(parent), *rest), dict(named), type(out)([x.val for x in out]))
         for i, x in enumerate(out):

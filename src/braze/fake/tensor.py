@@ -54,8 +54,11 @@ class FakeTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        """The same tensor without autograd history."""
-        return self.detach()
+        """The same memory without autograd history, and with a version counter of its own: autograd sees no writes."""
+        out = wrap(self.val.with_(requires_grad=False))
+        if self.node is not None:
+            out.node = self.node.beside()
+        return out
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

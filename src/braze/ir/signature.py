@@ -81,6 +81,7 @@ class Signature:
 
     ``result_grads[k]``: whether result k requires grad. ``watched``: results that share memory with extras, so that a
     result overwritten before the backward must be an error. ``random``: running the program again draws other numbers.
+    ``stale``: the results depend on what a mutated input was before.
     ``sizes``: where to read symbolic sizes: (symbol's name, input, dim), given where views or tangents have any; dim
     -1: the input is the size. ``reshaped``: inputs whose sizes and strides change in place (``x.t_()``), by these
     calls, after all else. ``shown``: results that a user's autograd function made views of an input or of a result:
@@ -97,6 +98,7 @@ class Signature:
     input_grads: tuple[bool, ...] = ()
     watched: tuple[int, ...] = ()
     random: bool = False
+    stale: bool = False
     sizes: tuple[tuple[str, int, int], ...] = ()
     reshaped: tuple[tuple[int, tuple[ViewStep, ...]], ...] = ()
     shown: tuple[tuple[int, OutputSpec], ...] = ()

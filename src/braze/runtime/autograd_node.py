@@ -11,16 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from braze._C import may_share  # type: ignore[import-untyped]
 
-from ..errors import Unsupported
 from ..ir import Expr, OutputSpec, Signature, ViewStep, evaluate, leaves, map_leaves
+from .again import Again
+from .batched import each, has_storage
 from .staged import Parts, Staging, active_ddp
 
 Tensors = Sequence[Any]
@@ -28,7 +27,6 @@ Outputs = tuple[Any, ...]
 Compiled = Callable[..., Any]
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_TWICE = "differentiating a compiled function twice (create_graph=True)"
 _FREED = "Trying to backward through the graph a second time: specify retain_graph=True in the first backward"
 
 
@@ -300,15 +298,9 @@ def _replay(views: tuple[ViewStep, ...], x: Any) -> Any:
 
 
 def _make_parts(forward: Compiled, backward: Callable[[], Compiled], sig: Signature, fallback: Any) -> Parts:
-    repeatable = not sig.mutated and not sig.reshaped and not sig.random and _finisher(sig) is None
-    again = fallback if repeatable else None
-    return Parts(
-        _forward_method(forward, sig, keep_inputs=again is not None),
-        backward,
-        _restorer(sig),
-        partial(_differentiate_again, again),
-        sig,
-    )
+    again = Again(sig, fallback)
+    run = _forward_method(forward, sig, again.keep if again.possible else None)
+    return Parts(run, backward, _restorer(sig), again.differentiate, sig)
 
 
 def _make_function(parts: Parts) -> Any:
@@ -317,7 +309,7 @@ def _make_function(parts: Parts) -> Any:
     return type("CompiledFunction", (torch.autograd.Function,), methods)
 
 
-def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Compiled:
+def _forward_method(forward: Compiled, sig: Signature, keep: Callable[[Any, Tensors], None] | None) -> Compiled:
     n, m = sig.n_results, sig.n_results + len(sig.mutated)
     quiet = [(x.index, n + k) for k, x in enumerate(sig.mutated) if not x.differentiable]
     dirty = [(x.index, n + k) for k, x in enumerate(sig.mutated) if x.differentiable]
@@ -356,8 +348,8 @@ def _forward_method(forward: Compiled, sig: Signature, keep_inputs: bool) -> Com
         if dynamic:
             ctx.shapes = [x.shape for x in results]
             ctx.symbols = [inputs[i] if d < 0 else inputs[i].shape[d] for _, i, d in sig.sizes]
-        if keep_inputs:  # parameters live anyway; others must not live longer for this
-            ctx.inputs = [x if type(x) is Parameter or not isinstance(x, Tensor) else ref(x) for x in inputs]
+        if keep is not None:
+            keep(ctx, inputs)
         return tuple(results)
 
     return run
@@ -380,6 +372,8 @@ def _backward_method(parts: Parts) -> Compiled:
     def run(ctx: Any, *grads: Any) -> Any:
         if all(g is None for g in grads):  # nothing that counts: what was saved may have been overwritten
             return (None,) * n_inputs
+        if not all([g is None or has_storage(g) for g in grads]):
+            return _batched(run, ctx, grads)
         if torch.is_grad_enabled():
             return again(ctx, grads)
         if not compiled:
@@ -392,6 +386,17 @@ def _backward_method(parts: Parts) -> Compiled:
         return f(*args)
 
     return run
+
+
+def _batched(run: Compiled, ctx: Any, grads: Tensors) -> Outputs:
+    """One run for each gradient of a ``vmap``, on what is saved once; sparse gradients are made dense."""
+    extras = ctx.extras
+
+    def one(*grads: Any) -> Any:
+        ctx.extras = extras
+        return run(ctx, *grads)
+
+    return each(one, [g if g is None or g.layout is torch.strided else g.to_dense() for g in grads])
 
 
 def _symbolic_tangents(sig: Signature) -> bool:
@@ -453,18 +458,3 @@ def _numbers(exprs: Sequence[Any], names: Sequence[str]) -> Any:
     if not any(isinstance(e, Expr) for e in exprs):
         return tuple(exprs)
     return eval(f"lambda {', '.join(names)}: ({''.join(f'{e}, ' for e in exprs)})")  # noqa: S307
-
-
-def _differentiate_again(fallback: Compiled | None, ctx: Any, grads: Tensors) -> Outputs:
-    """Gradients that can be differentiated, by running the program in eager."""
-    inputs = [x() if type(x) is ref else x for x in ctx.inputs] if fallback is not None else [None]
-    if fallback is None or any(x is None for x in inputs):
-        raise Unsupported(_TWICE, hint="leave the inner gradient computation out of braze.compile")
-    with torch.enable_grad():
-        outs = list(leaves(fallback(*inputs)))
-    pairs = [(o, g) for o, g in zip(outs, grads) if g is not None and o.requires_grad]
-    wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
-    found = iter(
-        torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True)
-    )
-    return tuple([next(found) if isinstance(x, torch.Tensor) and x.requires_grad else None for x in inputs])

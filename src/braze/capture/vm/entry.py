@@ -84,6 +84,8 @@ def _capture(
                 return _split(t, code, function, args, compile_graph, state, root)
             except Unfinished as e:
                 plan.real_generators.add(e.serial)
+            except Restart:
+                pass
     return Skip("too many generators that are dropped before they are done")
 
 

@@ -19,7 +19,7 @@ from braze.ir.decisions import settle
 
 from .rebuild import OUTPUTS, Rebuilder
 from .record import unflagged
-from .signals import Unfinished
+from .signals import Restart, Unfinished
 from .tracer import Tracer
 from .values.base import Value
 
@@ -79,6 +79,9 @@ class Writer:
         for g in vm.generators:
             if g not in left and g.cleans_up():
                 raise Unfinished(g.frame.serial)
+        if any(v.grad is None and v.node(vm) in rb.outputs for v in vm.retained):
+            vm.plan.refused.add("retain_grad")  # a later backward sets its .grad
+            raise Restart
         vm.graph.outputs = tuple(rb.outputs)
         for v in vm.inputs:
             assert v.source is not None

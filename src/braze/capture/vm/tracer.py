@@ -46,6 +46,7 @@ class Plan:
     capturable: bool = False  # optimizers take the paths that branch on no tensor's value
     prepared: set[int] = field(default_factory=set)  # ids of optimizers whose state was made before the trace
     prepare: list[Callable[[], None]] = field(default_factory=list)  # to do before the next pass
+    refused: set[str] = field(default_factory=set)  # functions that Python must call
     real_generators: set[int] = field(default_factory=set)  # frame numbers of generators that Python must make
 
 
@@ -67,6 +68,7 @@ class Tracer:
         self.sizes = FrameSizes(plan.policy, self.graph, self.inputs, self.loc)
         self.float_inputs: list[TensorValue] = []  # those of ``inputs`` that are Python floats outside
         self.flagged_inputs: list[Any] = []  # those that are lazily conjugated or negated outside
+        self.functions_read: set[Any] = set()  # of autograd.Function classes, for what they depend on
         self.retained: list[TensorValue] = []  # made here, with retain_grad()
         self.effects = Effects()
         self.modes = Modes()

@@ -94,9 +94,10 @@ def _bool(b: bool) -> Const:
     return TRUE if b else FALSE
 
 
-def reached(vm: Tracer, heads: list[TensorValue]) -> list[TensorValue]:
+def reached(vm: Tracer, heads: list[TensorValue], wanted: list[TensorValue] | None = None) -> list[TensorValue]:
     """The tensors of the graph that the heads' history leads to and that may keep a gradient: leaves, and those with
-    ``retain_grad()``. Breaks where the history goes on outside of the captured function."""
+    ``retain_grad()``. Breaks where the history goes on outside of the captured function and may lead to one of
+    ``wanted`` (None: to any leaf) there."""
     retained = {id(v.fake(vm).grad_fn): v for v in vm.retained}
     out: dict[TensorValue, None] = {}
     seen: set[Any] = set()
@@ -121,8 +122,10 @@ def reached(vm: Tracer, heads: list[TensorValue]) -> list[TensorValue]:
                 unsupported("a gradient for a tensor that the compiled function does not know")
             out[v] = None
         todo += [n for n, _ in node.next_functions if n is not None]
+    existing = None if wanted is None else [w for w in wanted if w.source is not None]
     for v in out:
-        _check_leaf(vm, v)
+        if existing is None or any(w is not v for w in existing):
+            _check_leaf(vm, v)
     return list(out)
 
 
@@ -247,7 +250,7 @@ def autograd_grad(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Va
     if _flag(vm, given, "is_grads_batched", False):
         unsupported("torch.autograd.grad(is_grads_batched=True)")
     known = {id(w) for w in wanted}
-    for v in reached(vm, heads):
+    for v in reached(vm, heads, wanted):
         if id(v) in known and v.raw is not None and v.raw._backward_hooks is not None:
             unsupported("torch.autograd.grad() for a tensor with hooks")
     if not isinstance(given["outputs"], SequenceValue):
@@ -292,6 +295,8 @@ def retain_grad(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
         if not v.raw.is_leaf:
             unsupported("retain_grad() of a tensor that was made outside of the compiled function", "call it outside")
         vm.guards.const(v.source.attr("is_leaf"), True)
+    if v.fake(vm).grad_fn is not None and "retain_grad" in vm.plan.refused:
+        unsupported("retain_grad() of a tensor that leaves the compiled function", "call it outside")
     if v.fake(vm).grad_fn is not None and not v.retains:
         v.retains = True
         vm.retained.append(v)

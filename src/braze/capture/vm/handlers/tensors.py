@@ -25,7 +25,7 @@ FACTS: dict[str, Any] = {
         name: (lambda t, _n=name: getattr(t, _n))
         for name in (
             "shape dtype device ndim is_cuda is_cpu is_sparse is_quantized is_meta is_mkldnn is_mps is_xpu is_nested "
-            "requires_grad itemsize nbytes output_nr is_complex_ is_sparse_csr is_xla is_vulkan is_mtia is_ipu "
+            "requires_grad is_leaf itemsize nbytes output_nr is_complex_ is_sparse_csr is_xla is_vulkan is_mtia is_ipu "
             "is_maia is_inference_"
         ).split()
         if not name.endswith("_")
@@ -65,12 +65,7 @@ def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
 
         return get_grad(vm, v)
     if name == "data":
-        return vm.record(torch.Tensor.detach, [v], {})
-    if name == "is_leaf":
-        leaf = v.fake(vm).is_leaf
-        if v.raw is not None and v.source is not None and v.raw.requires_grad:
-            vm.guards.const(v.source.attr("is_leaf"), v.raw.is_leaf)
-        return Const(leaf)
+        return vm.record(getattr, [v, Const("data")], {})
     if name == "grad_fn":
         if v.raw is not None and v.raw.grad_fn is not None:
             unsupported("reading .grad_fn of a tensor that was made outside of the compiled function")

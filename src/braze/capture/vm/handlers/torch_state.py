@@ -20,7 +20,7 @@ from braze.capture import directives
 
 from ..passing import passes_result
 from ..registry import BREAKS, HANDLERS, handles
-from ..signals import NotConst, unsupported
+from ..signals import unsupported
 from ..values.base import FALSE, NONE, TRUE, Const, Value
 from ..values.floats import in_optimizer
 
@@ -184,24 +184,14 @@ BREAKS.update(
         torch.set_default_dtype: ("torch.set_default_dtype()", "set it outside of the compiled function"),
         torch.save: ("torch.save()", ""),
         torch.load: ("torch.load()", ""),
+        torch._C._autograd._push_saved_tensors_default_hooks: (
+            "hooks on saved tensors inside of the compiled function",
+            "put them around the compiled function: it passes all that it saves through them",
+        ),
+        torch._C._autograd._pop_saved_tensors_default_hooks: ("the end of hooks on saved tensors", ""),
         nn.Module.register_forward_hook: ("registering a hook", "register it outside of the compiled function"),
     }
 )
-
-
-def apply_function(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """``Function.apply``: one call of the graph. Its forward runs on fake tensors now, its code is not interpreted."""
-    cls = args[0].as_const(vm)
-    try:
-        return vm.record(cls.apply, args[1:], kwargs)
-    except NotConst:
-        unsupported(f"{cls.__name__}.apply() with an argument that a graph cannot hold")
-
-
-for _cls in torch.autograd.Function.__mro__:
-    _apply = _cls.__dict__.get("apply")
-    if _apply is not None:
-        HANDLERS[getattr(_apply, "__func__", _apply)] = apply_function
 
 
 @handles(torch.utils.checkpoint.checkpoint)

@@ -217,6 +217,8 @@ _BOUND: dict[type, type] = {
 
 def bind_method(func: Any, owner: Any) -> Any:
     """Replacement code calls this for a bound method that leaves the compiled region."""
+    if type(func) is ClassMethodDescriptorType:
+        return func.__get__(None, owner)
     get = getattr(type(func), "__get__", None)
     return get(func, owner, type(owner)) if get is not None else MethodType(func, owner)
 
