@@ -80,6 +80,9 @@ def make_settings(
     return Settings(backend, mode, fullgraph, dynamic, replace(Config.from_env(), **changes))
 
 
+_anomaly = torch.is_anomaly_enabled
+
+
 def _compile(model: Any, settings: Settings) -> Any:
     pipeline = Pipeline(settings)
     session = frames.Session(pipeline)
@@ -96,6 +99,8 @@ def _compile_callable(fn: Callable[..., Any], session: Any) -> Callable[..., Any
 
     @functools.wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
+        if _anomaly():  # it names the operator's line: the program runs as it is
+            return target(*args, **kwargs)
         return call(target, *args, **kwargs)
 
     compiled._braze_session = session  # type: ignore[attr-defined]
@@ -119,6 +124,8 @@ def _compile_module(module: torch.nn.Module, settings: Settings, session: Any) -
 
     @functools.wraps(base.forward)
     def compiled_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _anomaly():
+            return forward(*args, **kwargs)
         return call(forward, *args, **kwargs)
 
     members = {

@@ -1,7 +1,7 @@
 """``autograd.Function.apply``: one call of the graph, whose forward and backward run when the graph is traced.
 
 Their code is not interpreted, so it is read for what it depends on: globals and closure cells that it names are guarded
-(``Function.scale`` or ``config.flag`` by their values), and what it would do to the world (an attribute set on something
+(``Function.scale`` or ``config.flag`` by their values). What it would do to the world (an attribute set on something
 else than ``ctx``, ``print``) leaves the call to Python.
 """
 
