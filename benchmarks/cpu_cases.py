@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from cpu_more_cases import MORE
 
 aten = torch.ops.aten
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -365,4 +366,6 @@ KINDS: dict[str, dict[str, Callable[[], Case]]] = {
     "indexing": INDEXING,
     "layers": LAYERS,
 }
+for _kind, _cases in MORE.items():
+    KINDS.setdefault(_kind, {}).update(_cases)
 CASES: dict[str, Callable[[], Case]] = {name: make for kind in KINDS.values() for name, make in kind.items()}

@@ -16,7 +16,7 @@ from .llvm_cuts import Late, choose, finish, known_in_piece, late_values
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, constant, convert, emit_compute
 from .llvm_passes import PassWriter, declare_kept, keep, read_kept
-from .llvm_plan import Plan, arguments, is_point, row_instrs
+from .llvm_plan import OWNED_UNITS, Plan, arguments, is_point, row_instrs
 from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold
 from .llvm_stream import Stream, declare_states
@@ -39,6 +39,7 @@ class Writer:
         self.known: dict[Value, bool] = {}  # comparisons that the current piece of the vector axis decides
         self.late: dict[Value, Late] = {}  # values still in memory
         self.staged: dict[Instr, V] = {}  # transposed rows in registers, as they are in memory
+        self.owned_share: tuple[V, V] | None = None  # of the owned index: this thread's first value, how many it has
         self.woven: dict[Store, tuple[V, list[V]]] | None = (
             None  # address and values of stores that are being collected
         )
@@ -63,6 +64,9 @@ class Writer:
         declare_kept(self)
         declare_tiles(self)
         begin, end = V("%begin", "i64"), V("%end", "i64")
+        if plan.owned is not None:
+            self._owned_rows(begin, end, plan.owned[1])
+            return
         if plan.chunk and plan.merges_chunks:
             self._chunks(begin, end)
             return
@@ -85,6 +89,16 @@ class Writer:
             return ()
 
         self.b.loop(begin, end, 1, one, runs=True)
+
+    def _owned_rows(self, begin: V, end: V, rows: int) -> None:
+        """All points of the serial axes, of which those count whose owned index is in this thread's share."""
+        b = self.b
+        first, last = (
+            b.binary("udiv", b.mul(v, b.const("i64", rows)), b.const("i64", OWNED_UNITS)) for v in (begin, end)
+        )
+        self.owned_share = first, b.sub(last, first)
+        self.enter(1, self.rows)
+        self._x_loops(0)
 
     def _delinearize(self, q: V) -> None:
         """Bind the unit axes from their flat position."""
@@ -114,6 +128,12 @@ class Writer:
         plan = self.plan
         if k == plan.row_level - 1:
             self._row()
+            return
+        if plan.owned is not None and k == len(plan.serial) and self.owned_share is not None:
+            b, (first, count) = self.b, self.owned_share
+            mine = b.compare("ult", b.sub(self.scope.values[plan.owned[0]], first), count)
+            self.owned_share = None
+            b.when(mine, lambda: self._x_loops(k, span))
             return
         axis = plan.loops[k]
         size = ix.scalar_index(self.b, axis.size, self.scope)
@@ -418,21 +438,27 @@ class Writer:
         return philox(self.b, *args)
 
     def _check_index(self, i: Compute, v: V) -> V:
-        """Wrap a negative index; out of range: report it and use 0."""
+        """Wrap a negative index; out of range: report it and use 0. Both are aside from the way of good indices."""
         b = self.b
         size = convert(b, ix.scalar_index(b, dict(i.attrs)["size"], self.scope), torch.int64, i.args[0].dtype)
-        wrapped = b.select(b.compare("slt", v, b.like(v, 0)), b.add(v, size), v)
-        bad = b.compare("uge", wrapped, size)
-        if bad.lanes > 1:
+
+        def beyond(v: V) -> tuple[V, V]:
+            bad = b.compare("uge", v, size)
+            if bad.lanes == 1:
+                return bad, bad
             if self.lanes.mask is not None and self.lanes.count == bad.lanes:
                 bad = b.binary("and", bad, self.lanes.mask)
             name = f"llvm.vector.reduce.or.v{bad.lanes}i1"
             b.declare(name, "i1", [bad.type])
-            any_bad = b.let("i1", 1, f"call i1 @{name}({bad.typed})")
-        else:
-            any_bad = bad
-        b.when(any_bad, lambda: b.emit("store atomic i32 1, ptr %failed monotonic, align 4"))
-        return b.select(bad, b.splat(b.like(v, 0), bad.lanes), wrapped)
+            return bad, b.let("i1", 1, f"call i1 @{name}({bad.typed})")
+
+        def aside() -> list[V]:
+            wrapped = b.select(b.compare("slt", v, b.like(v, 0)), b.add(v, size), v)
+            bad, some = beyond(wrapped)
+            b.when(some, lambda: b.emit("store atomic i32 1, ptr %failed monotonic, align 4"))
+            return [b.select(bad, b.splat(b.like(v, 0), bad.lanes), wrapped)]
+
+        return b.when(beyond(v)[1], aside, [v])[0]
 
 
 def _first_lanes(count: int, width: int) -> V:

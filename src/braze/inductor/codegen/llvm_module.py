@@ -11,7 +11,7 @@ from braze.runtime.cpu import Source, Target, host_target
 from . import llvm_index as ix
 from .llvm_builder import Builder, V
 from .llvm_kernel import Writer
-from .llvm_plan import Plan, arguments, cost_ns, make_plan
+from .llvm_plan import OWNED_UNITS, Plan, arguments, cost_ns, make_plan
 
 LONG_NS = 50_000.0  # kernels estimated longer than this release the interpreter lock
 
@@ -85,6 +85,8 @@ def work_text(name: str, plan: Plan, target: Target, pointers: int, sizes: int) 
 
 def units_of(plan: Plan) -> IntLike:
     """The number of units of work."""
+    if plan.owned is not None:
+        return OWNED_UNITS
     units = product([a.size for a in plan.units])
     if plan.chunk and plan.vector is not None:
         units = units * (-(-plan.vector.size // plan.chunk))

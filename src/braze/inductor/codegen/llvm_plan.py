@@ -97,6 +97,7 @@ class Plan:
     parallel: bool
     masked_tail: bool
     tile: Tile | None = None
+    owned: tuple[Compute, int] | None = None  # an index of the stores, whose values [0, n) are divided among threads
     woven: Axis | None = None  # a short axis, written out, whose stores fill the gaps between the lanes
     scattered: bool = False  # some lanes lie apart in memory
     row_limit: int = 0  # elements of a row that the kept values have room for, where its size is symbolic
@@ -321,6 +322,8 @@ def _pressure(nest: Nest) -> int:
 
 def choose_lanes(nest: Nest, axis: Axis, target: Target) -> int:
     """A power of two: several registers wide, fewer where many values are alive or lanes are gathered."""
+    if _one_by_one(nest, axis):
+        return 1
     per_register = target.vector_bits // _widest(nest)
     registers = 32 if target.vector_bits == 512 else 16
     count = 4
@@ -335,6 +338,13 @@ def choose_lanes(nest: Nest, axis: Axis, target: Target) -> int:
         while lanes > 1 and lanes > size:
             lanes //= 2
     return max(lanes, 1)
+
+
+def _one_by_one(nest: Nest, axis: Axis) -> bool:
+    """Indirect stores of little else than what is loaded: taking lanes apart costs more than they save."""
+    apart = any(isinstance(i, Store) and lane_step(nest, i, axis.index) is None for i in nest.offsets)
+    work = sum(isinstance(i, Compute) and i.fn != "check_index" for i in nest.body)
+    return apart and work <= 4 and not any(isinstance(i, Compute) and i.fn in HEAVY for i in nest.body)
 
 
 # -- threads
@@ -363,6 +373,31 @@ def _distinct(e: IntLike, axis: Axis) -> bool:
         return True
     walk = step * axis.size
     return all(not mono or c % walk == 0 for c, mono in terms_of(rest))
+
+
+OWNED_UNITS = 256  # that the values of an owned index are divided into
+OWNED_ROW = 32  # elements of a row that are worth looking at all indices
+
+
+def find_owned(nest: Nest, serial: list[Axis], vector: Axis) -> tuple[Compute, int] | None:
+    """An index of rows that are stored to in the order of the serial axes: every thread walks all of them, and does those
+    of the rows that are its own. Each row is one thread's, so that no two meet and the order stays."""
+    stores = [i for i in nest.body if isinstance(i, Store)]
+    walked = {a.index for a in serial}
+    if nest.r or not serial or estimate(vector.size) < OWNED_ROW:
+        return None
+    for _, v in stores[0].indirect:
+        if isinstance(v, Compute) and v.fn == "check_index" and nest.deps[v] <= walked:
+            size = dict(v.attrs)["size"]
+            if isinstance(size, int) and size > 1 and all(_owns(nest, i, v, size) for i in stores):
+                return v, size
+    return None
+
+
+def _owns(nest: Nest, i: Store, v: Compute, size: int) -> bool:
+    """Different values of the index make different elements."""
+    own = [s for s, w in i.indirect if w is v]
+    return len(own) == 1 and _distinct(nest.offsets[i], Axis(own[0], size))
 
 
 GRAIN_NS = 15_000.0  # a kernel estimated shorter than this runs on the calling thread
@@ -402,7 +437,8 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
     if tile is not None:
         lanes = TILE
         units[units.index(tile.axis)] = tile.block
-    chunk = _chunk(units, vector, lanes) if vector_safe and vector else 0
+    owned = find_owned(nest, serial, vector) if vector and not in_r and not units and tile is None else None
+    chunk = _chunk(units, vector, lanes) if vector_safe and vector and not owned else 0
     streamed = 0
     if vector_safe and vector and _streams(nest, vector, lanes):
         columns = estimate(vector.size)
@@ -411,10 +447,10 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
             streamed = chunk = COLUMNS
         elif chunk and units:
             streamed = min(streamed, chunk)
-    parallel = target.openmp and (bool(units) or chunk > 0) and _worth_threads(nest)
+    parallel = target.openmp and (bool(units) or chunk > 0 or owned is not None) and _worth_threads(nest)
     masked = target.vector_bits == 512
     plan = Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
-    plan.streamed, plan.woven = streamed, woven
+    plan.streamed, plan.woven, plan.owned = streamed, woven, owned
     plan.scattered = vector is not None and any(
         lane_step(nest, i, vector.index) not in (-1, 0, 1) for i in nest.offsets
     )
