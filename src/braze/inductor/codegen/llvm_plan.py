@@ -380,8 +380,8 @@ OWNED_ROW = 32  # elements of a row that are worth looking at all indices
 
 
 def find_owned(nest: Nest, serial: list[Axis], vector: Axis) -> tuple[Compute, int] | None:
-    """An index of rows that are stored to in the order of the serial axes: every thread walks all of them, and does those
-    of the rows that are its own. Each row is one thread's, so that no two meet and the order stays."""
+    """An index of rows that are stored to in the order of the serial axes: every thread walks all of them, and does
+    those of the rows that are its own. Each row is one thread's, so that no two meet and the order stays."""
     stores = [i for i in nest.body if isinstance(i, Store)]
     walked = {a.index for a in serial}
     if nest.r or not serial or estimate(vector.size) < OWNED_ROW:

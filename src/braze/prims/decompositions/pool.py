@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from braze.ir import IntLike, Node, known_eq
+from braze.ir import IntLike, Node, TensorType, known_eq
 
-from ..builder import Builder
+from ..builder import Builder, opmath
 from ..elementwise import FLOATS
+from ..prim import PRIMS
 from ..registry import decomposes, register
 from .window import pad
 
@@ -110,7 +111,10 @@ def _avg_pool(k: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         divisor_override: Any = None,
     ) -> Any:
         blocks = _windows(k, self.val.sizes, kernel_size, stride, padding, divisor_override)
-        return NotImplemented if blocks is None else _block_mean(b, self, blocks)
+        if blocks is None:
+            settings = (kernel_size, stride, padding, count_include_pad, divisor_override)
+            return _window_mean(b, self, *settings) if k == 2 else NotImplemented
+        return _block_mean(b, self, blocks)
 
     def backward(
         b: Builder,
@@ -124,7 +128,10 @@ def _avg_pool(k: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         divisor_override: Any,
     ) -> Any:
         blocks = _windows(k, self.val.sizes, kernel_size, stride, padding, divisor_override)
-        return NotImplemented if blocks is None else _block_spread(b, grad_output, blocks, 1.0 / _area(blocks))
+        if blocks is None:
+            settings = (kernel_size, stride, padding, count_include_pad, divisor_override)
+            return _window_spread(b, grad_output, self, *settings) if k == 2 else NotImplemented
+        return _block_spread(b, grad_output, blocks, 1.0 / _area(blocks))
 
     return forward, backward
 
@@ -133,6 +140,73 @@ for _k in (2, 3):
     _forward, _backward = _avg_pool(_k)
     register(f"avg_pool{_k}d", _forward)
     register(f"avg_pool{_k}d_backward", _backward)
+
+
+# -- means over windows that overlap or hang over
+
+
+def _window_mean(
+    b: Builder, x: Node, kernel_size: Any, stride: Any, padding: Any, include_pad: bool, divisor: Any
+) -> Any:
+    """The sum over each window by slices of the padded input, over the number of its elements."""
+    found = _plain_windows(b, x, kernel_size, stride, padding, 1)
+    if found is None:
+        return NotImplemented
+    kernel, step, low = found
+    out, dims = b.out, (x.val.rank - 2, x.val.rank - 1)
+    counts = _counts(b, x.val, out, found, include_pad, divisor)
+    x = b.compute(x)
+    for d, k, s, p in zip(dims, kernel, step, low):
+        x = pad(b, x, d, p, max((out.sizes[d] - 1) * s + k - x.val.sizes[d] - p, 0), 0.0)
+    total = None
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            value = x
+            for d, first, s in zip(dims, (i, j), step):
+                value = b.slice(value, d, first, first + (out.sizes[d] - 1) * s + 1, s)
+            total = value if total is None else b.add(total, value)
+    return b.div(total, counts)
+
+
+def _window_spread(
+    b: Builder, g: Node, x: Node, kernel_size: Any, stride: Any, padding: Any, include_pad: bool, divisor: Any
+) -> Any:
+    """Windows one step apart: each element takes its share of the gradients of all windows that it is in."""
+    found = _plain_windows(b, x, kernel_size, stride, padding, 1)
+    if found is None or found[1] != (1, 1):
+        return NotImplemented
+    (kernel, low), dims = (found[0], found[2]), (x.val.rank - 2, x.val.rank - 1)
+    share = b.div(b.compute(g), _counts(b, x.val, g.val, found, include_pad, divisor))
+    for d, k, p in zip(dims, kernel, low):
+        share = pad(b, share, d, max(k - 1 - p, 0), max(x.val.sizes[d] + p - g.val.sizes[d], 0), 0.0)
+        share = b.slice(share, d, max(p - k + 1, 0), share.val.sizes[d])
+    total = None
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            value = share
+            for d, first in zip(dims, (i, j)):
+                value = b.slice(value, d, first, first + x.val.sizes[d])
+            total = value if total is None else b.add(total, value)
+    return total
+
+
+def _counts(b: Builder, x: TensorType, out: TensorType, windows: Any, include_pad: bool, divisor: Any) -> Any:
+    """What the sum over each window is divided by: a number, or a tensor that broadcasts."""
+    if divisor is not None:
+        return float(divisor)
+    number, tensor = 1.0, None
+    for d, k, s, p in zip((x.rank - 2, x.rank - 1), *windows):
+        lo, hi = (-p, x.sizes[d] + p) if include_pad else (0, x.sizes[d])
+        each = [min(w * s - p + k, hi) - max(w * s - p, lo) for w in range(out.sizes[d])]
+        if len(set(each)) == 1:
+            number *= each[0]
+            continue
+        start = b.sub(b.mul(b.iota_along(out, d), s), p)
+        along = b.sub(b.minimum(b.add(start, k), hi), b.maximum(start, lo))
+        tensor = along if tensor is None else b.mul(tensor, along)
+    if tensor is None:
+        return number
+    return b.mul(b.convert(tensor, opmath(x.dtype)), number)
 
 
 # -- maxima over windows -----------------------------------------------------------------------------------------------
@@ -204,12 +278,20 @@ def max_pool2d_backward(
     ceil_mode: bool,
     indices: Node,
 ) -> Any:
-    """Each element looks at the windows that it may be in and takes the gradients of those whose largest it is."""
+    """Each element looks at the windows that it may be in and takes the gradients of those whose largest it is; on the
+    CPU, where there are more such than windows, the windows add to their elements, plane by plane."""
     found = _plain_windows(b, self, kernel_size, stride, padding, dilation)
     if found is None:
         return NotImplemented
     kernel, step, low = found
     x = self.val
+    overlap = kernel[0] > step[0] or kernel[1] > step[1]
+    if overlap and x.device.type == "cpu" and x.is_contiguous:
+        planes = x.sizes[:-2]
+        g = b.reshape(b.compute(grad_output), (*planes, grad_output.val.sizes[-2] * grad_output.val.sizes[-1]))
+        zeros = b.full((*planes, x.sizes[-2] * x.sizes[-1]), 0, g.val.dtype, x.device)
+        index = b.reshape(indices, g.val.sizes)
+        return b.reshape(b.call(PRIMS["scatter_add"], zeros, len(planes), index, g), x.sizes)
     me = b.add(b.mul(b.iota_along(x, x.rank - 2), x.sizes[-1]), b.iota_along(x, x.rank - 1))
     g = b.compute(grad_output)
     total = None
