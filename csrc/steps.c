@@ -394,6 +394,21 @@ static int check_range(const Ins *p, PyObject *o) {
     return !overflow && p->n <= v && v <= p->m;
 }
 
+/* Whether an OrderedDict has the order of the dict that it is: move_to_end() changes the one without the other. */
+static int in_order(PyObject *o) {
+    PyObject *key, *value, *ordered = PyODict_Type.tp_iter(o);
+    if (ordered == NULL) return -1;
+    Py_ssize_t at = 0;
+    int same = 1;
+    while (same && PyDict_Next(o, &at, &key, &value)) {
+        PyObject *other = PyIter_Next(ordered);
+        same = other == key;
+        Py_XDECREF(other);
+    }
+    Py_DECREF(ordered);
+    return PyErr_Occurred() ? -1 : same;
+}
+
 static int check_keys(Walk *w, const Ins *p, PyObject *o) {
     Py_ssize_t at = 0, i = 0, n = PyTuple_GET_SIZE(p->obj);
     PyObject *key;
@@ -405,7 +420,9 @@ static int check_keys(Walk *w, const Ins *p, PyObject *o) {
         int r = same_constant(want, key);
         if (r != 1) return r == NEEDS_CARE ? 0 : r; /* other keys are compared by identity */
     }
-    return 1;
+    if (!PyODict_Check(o)) return 1;
+    w->via = (Via){.kind = VIA_NOTHING}; /* the dict's version does not tell */
+    return in_order(o);
 }
 
 static int check_has(Walk *w, const Ins *p, PyObject *o) {
@@ -486,6 +503,11 @@ static int check_state(const Ins *p) {
 }
 
 static int check_no_attr(Walk *w, const Ins *p, PyObject *o) {
+    if (p->n) { /* of a class: neither it nor its bases have the attribute */
+        if (!PyType_Check(o)) return 0;
+        w->via = (Via){.kind = VIA_TYPE_ATTR, .object = o, .type = (PyTypeObject *)o};
+        return _PyType_Lookup((PyTypeObject *)o, p->obj) == NULL;
+    }
     if (instance_get(w, o, p->obj, p->hash) != NULL) return 0;
     w->via.type = Py_TYPE(o);
     return _PyType_Lookup(Py_TYPE(o), p->obj) == NULL;

@@ -9,6 +9,7 @@ order in which they were added, parents before children.
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -286,7 +287,8 @@ class DictKeys:
         if dict.__len__(value) != len(self.keys):
             return False
         constants = (*_ATOMS, tuple)
-        pairs = zip(self.keys, dict.keys(value))
+        keys = OrderedDict.keys(value) if isinstance(value, OrderedDict) else dict.keys(value)
+        pairs = zip(self.keys, keys)
         return all(a is b or isinstance(a, constants) and same_constant(a, b) for a, b in pairs)
 
     def expected(self) -> str:
@@ -339,6 +341,20 @@ class HasNoAttr:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassLacks:
+    """The value is a class, and neither it nor its bases have the attribute."""
+
+    source: Source
+    attribute: str
+
+    def check(self, value: Any) -> bool:
+        return not any(self.attribute in cls.__dict__ for cls in value.__mro__)
+
+    def expected(self) -> str:
+        return f"no attribute {self.attribute!r}"
+
+
+@dataclass(frozen=True, slots=True)
 class CodeIs:
     """``value.__code__ is code``: any closure of one function definition. Defaults and cells are guarded apart."""
 
@@ -385,6 +401,7 @@ ValueGuard = (
     | DictHas
     | InstanceLacks
     | HasNoAttr
+    | ClassLacks
     | CodeIs
     | Custom
 )

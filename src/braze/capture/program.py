@@ -298,4 +298,5 @@ _CHECKS: dict[type[Any], Callable[[Any], Check]] = {
     g.DictHas: lambda x: ("DICT_HAS", x.key, int(x.present), 0),
     g.InstanceLacks: lambda x: ("LACKS", x.attribute, 0, 0),
     g.HasNoAttr: lambda x: ("NO_ATTR", x.attribute, 0, 0),
+    g.ClassLacks: lambda x: ("NO_ATTR", x.attribute, 1, 0),
 }

@@ -16,6 +16,7 @@ from .custom import declared_rule
 from .execute import by_execution
 from .layout import contiguous
 from .questions import FORGETTERS, ONE_TRACE, Undecided, answered, called, forget_answers
+from .refused import trial_of
 from .registry import Rule, find_rule
 from .symint import Decide, refuse, to_expr, to_static, to_symint
 from .tensor import FakeTensor, wrap
@@ -37,7 +38,7 @@ class Plan:
     ``lists`` are the positions of lists of tensors that are written: kernels, not autograd, count their versions.
     """
 
-    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts", "lists")
+    __slots__ = ("op", "rule", "targets", "fresh", "drop", "reshapes", "executed", "memo", "casts", "lists", "trial")
 
     def __init__(self, op: OpOverload) -> None:
         schema = op._schema
@@ -65,6 +66,7 @@ class Plan:
         self.casts = not (self.drop and _makes(op))  # what makes a tensor makes it of the dtype of out=
         rule = find_rule(op) or declared_rule(op, _unrecorded)
         self.executed = rule is None
+        self.trial = trial_of(op)
         self.rule = rule or by_execution(op)
 
 
@@ -227,6 +229,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _rule(self, plan: Plan, vals: Any, kvals: Any) -> Any:
+        if plan.trial is not None:
+            plan.trial(vals, kvals)
         try:
             return plan.rule(*vals, **kvals)
         except Undecided:

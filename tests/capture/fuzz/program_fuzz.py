@@ -1,7 +1,8 @@
-"""Random Python programs over tensors, ints, lists, dicts, objects and generators, with graph breaks in any place.
+"""Random Python programs over tensors, numbers, containers, objects and modules, with graph breaks in any place.
 
-``generate(seed)`` is the source of one module: helpers and a function ``f(x, y, n, items, table, obj)``. Every name is
-bound before it is used on most paths; where it is not, both sides must raise the same error.
+``generate(seed)`` is the source of one module: :mod:`fuzz_prelude` and a function
+``f(x, y, n, items, table, obj, net, conf, few, word)``. Every name is bound before it is used on most paths; where it
+is not, both sides must raise the same error.
 """
 
 from __future__ import annotations
@@ -9,112 +10,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-PRELUDE = """
-import contextlib, collections, functools, itertools, operator
-import torch
+from fuzz_prelude import PRELUDE
 
-COUNTER = CLOSED = 0
-SEEN = []
-
-class Box:
-    kind = "box"
-    def __init__(self, v, tag=0):
-        self.v = v
-        self.log = []
-        self.tag = tag
-    @property
-    def twice(self):
-        return self.v * 2
-    def bump(self, k=1):
-        self.v = self.v + k
-        self.log.append(k)
-        return self
-    def loud(self, k):
-        self.log.append(k)
-        print("loud", k, len(self.log))
-        return self.v + k
-    def __len__(self):
-        return len(self.log)
-    def __getitem__(self, i):
-        return self.log[i]
-    def __add__(self, other):
-        return Box(self.v + other, self.tag + 1)
-    def __eq__(self, other):
-        return isinstance(other, Box) and self.tag == other.tag
-    def __hash__(self):
-        return hash(self.tag)
-
-class Manager:
-    def __init__(self, obj, swallow):
-        self.obj, self.swallow = obj, swallow
-    def __enter__(self):
-        self.obj.log.append("in")
-        return self
-    def __exit__(self, kind, value, tb):
-        self.obj.log.append("out" if kind is None else kind.__name__)
-        return self.swallow and kind is not None and issubclass(kind, ValueError)
-
-class LoudManager(Manager):
-    def __exit__(self, kind, value, tb):
-        print("leaving", kind and kind.__name__)
-        return Manager.__exit__(self, kind, value, tb)
-
-@contextlib.contextmanager
-def scope(obj, tag):
-    obj.log.append(("+", tag))
-    try:
-        yield tag
-    finally:
-        obj.log.append(("-", tag))
-
-def quiet_helper(x, k):
-    z = x * 0.5 + k
-    return torch.tanh(z)
-
-def loud_helper(x, k):
-    z = torch.relu(x) + k
-    print("helper", k)
-    return z * 0.5
-
-def deep_helper(x, k, *rest, scale=1):
-    if k % 2:
-        x = loud_helper(x, k) * scale
-    return quiet_helper(x, k) + len(rest)
-
-def raising_helper(x, k):
-    if k % 3 == 0:
-        raise ValueError("bad", k)
-    print("survived", k)
-    return x - k
-
-def numbers(x, k):
-    for i in range(k % 4):
-        yield x * i
-
-def loud_numbers(x, k):
-    try:
-        for i in range(k % 4):
-            got = yield x + i
-            print("got", i, got is None)
-    finally:
-        global CLOSED
-        CLOSED += 1
-
-def delegating(x, k):
-    r = yield from loud_numbers(x, k)
-    yield x if r is None else r
-
-def count_calls(fn):
-    @functools.wraps(fn)
-    def inner(*args, **kwargs):
-        global COUNTER
-        COUNTER += 1
-        return fn(*args, **kwargs)
-    return inner
-
-@count_calls
-def decorated(x, k=2, *, neg=False):
-    return -x if neg else x * k
+HEAD = """
+def make():
+  shift = 1
+  def set_shift(v):
+    nonlocal shift
+    shift = v
+  def f(x, y, n, items, table, obj, net, conf, few, word):
+    global COUNTER, SCALE, KIND
+    base, derived = Base(x), Derived(y)
+    shift
+"""
+TAIL = """
+    # f ends
+  return f, set_shift
+f, set_shift = make()
 """
 
 
@@ -127,7 +39,7 @@ class Generator:
         self.depth = 0
         self.fresh = 0
         self.names: dict[str, list[str]] = {
-            "t": ["x", "y"], "i": ["n"], "l": ["items"], "d": ["table"], "o": ["obj"], "s": [],
+            "t": ["x", "y"], "i": ["n"], "l": ["items"], "d": ["table"], "o": ["obj"], "s": ["word"], "e": ["few"],
         }  # fmt: skip
         self.loops = 0
         self.budget = self.r.randint(6, 22)
@@ -142,7 +54,7 @@ class Generator:
 
     def bind(self, kind: str, text: str) -> None:
         """Assign to a new name or, sometimes, to one that is there."""
-        old = [v for v in self.names[kind] if v not in ("items", "table", "obj")]
+        old = [v for v in self.names[kind] if v not in ("items", "table", "obj", "few")]
         if old and self.r.random() < 0.4:
             self.emit(f"{self.r.choice(old)} = {text}")
             return
@@ -179,8 +91,58 @@ class Generator:
                 lambda: f"torch.stack(list({r.choice(['numbers', 'loud_numbers'])}({self.pick('t')}, 2))).sum(0)",
                 lambda: f"(lambda a, b={self.i(1)}: a * 0.5 + b)({self.t(1)})",
                 lambda: f"torch.clamp(({self.pick('t')}), -9.0, 9.0)",
+                *self.more_tensors(),
             ]
         return r.choice(options)()
+
+    def more_tensors(self) -> list[Callable[[], str]]:
+        """State that changes between calls, views, breaks inside comprehensions and callees."""
+        t, i, lst = (lambda: self.pick("t")), (lambda: self.i(1)), (lambda: self.pick("l"))
+        state = [
+            lambda: f"{self.r.choice(['NET', 'net'])}({t()})",
+            lambda: f"net({t()}, k={i()})",
+            lambda: f"net.loud({t()})",
+            lambda: f"{t()} * {self.r.choice(['SCALE', 'Base.factor', 'Box.weight', 'net.gain', 'shift'])}",
+            lambda: f"{t()} * {self.r.choice(['CONF', 'conf'])}.rate",
+            lambda: f"{t()} + TABLE.{self.r.choice(['get', 'setdefault'])}('{self.r.choice('kz')}', 1)",
+            lambda: f"conf.fn({t()})",
+            lambda: f"conf.part({t()}{self.r.choice(['', ', k=1'])})",
+            lambda: f"quiet_helper({t()})",
+            lambda: f"Base.shift({t()}, {i()})",
+            lambda: f"{self.r.choice(['Base', 'Derived'])}.make({t()}).apply({t()}, {i()})",
+            lambda: f"base({t()})",
+            lambda: f"sum(base, {t()})",
+            lambda: f"Pair({t()}, {i()}).both()",
+            lambda: f"Point({t()}, {i()}).x",
+        ]
+        shapes = [
+            lambda: f"{t()}[:]",
+            lambda: f"{t()}.{self.r.choice(['clone()', 'detach()', 't().t()', 'flip(0)', 'contiguous()', 'abs()'])}",
+            lambda: f"torch.where({t()} > 0, {t()}, {t()})",
+            lambda: f"{t()}.reshape(-1).view({t()}.shape)",
+            lambda: f"({t()} / max({t()}.shape[0], 1))",
+            lambda: f"torch.cat([{t()}, {t()}])[:{t()}.shape[0]]",
+            lambda: f"torch.full(({t()}.shape[0], 3), float({i()}))",
+            lambda: f"{t()}.new_ones(x.shape)",
+            lambda: f"({t()} * len({t()}) + {t()}.numel())",
+        ]
+        calls = [
+            lambda: f"recurse({t()}, {i()} % 4)",
+            lambda: f"finder({t()}, {lst()}[:3])",
+            lambda: f"careful({t()}, {i()}, {self.pick('o')})",
+            lambda: f"sum([loud_helper({t()}, v) for v in {lst()}[:2]], {t()})",
+            lambda: f"sum((deep_helper({t()}, v) for v in {lst()}[:2]), {t()})",
+            lambda: f"{{v: loud_helper({t()}, v) for v in {lst()}[:2]}}.get({i()}, {t()})",
+            lambda: f"[f(v) for v in {lst()}[:2] for f in [lambda a: {t()} * a + v]][-1:][0] if {lst()} else {t()}",
+            lambda: f"sum([{t()} * a for _, a in pairs({lst()}[:3])], {t()})",
+            lambda: f"next((v * {t()} for v in {lst()} if v > {i()}), {t()})",
+            lambda: f"max([{t()}, {t()}], key=lambda v: float(v.sum()))",
+            lambda: f"functools.partial(quiet_helper, k={i()})({t()})",
+            lambda: f"dict(zip('ab', ({t()}, {t()})))['b']",
+        ]
+        return [lambda: self.r.choice(state)(), lambda: self.r.choice(state)(), lambda: self.r.choice(state)(),
+                lambda: self.r.choice(shapes)(), lambda: self.r.choice(calls)(),
+                lambda: self.r.choice(calls)()]  # fmt: skip
 
     def i(self, deep: int = 0) -> str:
         r = self.r
@@ -203,6 +165,21 @@ class Generator:
                 lambda: f"({self.b()}) + {self.i(1)}",
                 lambda: f"{self.pick('t')}.shape[{r.randint(0, 1)}]",
                 lambda: f"hash({self.pick('o')})",
+                lambda: f"len({self.pick('e')})",
+                lambda: f"sum(sorted({self.pick('e')})) % 7",
+                lambda: (
+                    f"len({self.r.choice(['TABLE', 'NAMES', 'conf.flags', 'conf.sizes', 'conf.shared', 'net.layers'])})"
+                ),
+                lambda: f"getattr(conf, '{self.r.choice(['extra', 'rate', 'limit'])}', 2)",
+                lambda: "conf.nested['a'].get('b', 0)",
+                lambda: "base.dyn_name",
+                lambda: f"sum(conf.sizes) * {self.i(1)} % 11",
+                lambda: f"len(tally({self.pick('l')}, a={self.i(1)}))",
+                lambda: f"len({self.pick('s')})",
+                lambda: f"{self.r.choice(['KIND', 'Kind.A'])}.value",
+                lambda: f"sum(v for _, v in pairs({self.pick('l')}[:4])) % 7",
+                lambda: "len(TABLE) + sum(1 for k in TABLE if k == 'k')",
+                lambda: f"list(TABLE).index('k') if 'k' in TABLE else {self.i(1)}",
             ]
         return r.choice(options)()
 
@@ -219,7 +196,24 @@ class Generator:
             lambda: f"{self.pick('o')}.v is {self.pick('t')}",
             lambda: "torch.is_grad_enabled()",
             lambda: f"{self.pick('o')} == obj",
+            lambda: self.state_test(),
+            lambda: self.state_test(),
         ])()  # fmt: skip
+
+    def state_test(self) -> str:
+        r = self.r
+        return r.choice([
+            "conf.mode == 'a'", "'p' in conf.flags", "'k' in TABLE", "'z' in TABLE", "hasattr(conf, 'extra')",
+            "KIND is Kind.A", "conf.limit is None", "conf.limit", "Box.kind == 'box'", "net.training", "'r' in NAMES",
+            "isinstance(conf, OtherConf)", "hasattr(obj, 'extra')", "conf.shared is conf.nested['list']",
+            "net.lin.bias is None", "conf.fn is quiet_helper", "SCALE == 2", "isinstance(SCALE, int)", "3 in base",
+            "x is y", "x.requires_grad", "y.shape == x.shape", "x.shape[0] > 2", "conf.sizes == (1, 2)",
+            "net.lin.weight.requires_grad", "not TABLE", "list(TABLE)[:1] == ['k']", "type(n) is int", "callable(conf)",
+            "'rate' in vars(conf)", "word.startswith('w')", f"{self.i(1)} in {self.pick('e')}", "word in ('word', 'w')",
+            f"any(v > 2 for v in {self.pick('l')})", f"all(v < 9 for v in {self.pick('l')})",
+            "issubclass(Derived, Base)",
+            f"{self.pick('e')} == {{1, 2}}", f"{self.pick('l')} == [3, 1, 2]", f"{self.pick('s')} == word",
+        ])  # fmt: skip
 
     def key(self) -> str:
         return self.r.choice(
@@ -243,6 +237,14 @@ class Generator:
             lambda: f"list(map(lambda v: v % 5, {self.pick('l')}))",
             lambda: f"[(print('in', v), v)[1] for v in {self.pick('l')}[:3]]",
             lambda: f"list({{v: 0 for v in {self.pick('l')}}})",
+            lambda: f"sorted({self.pick('e')})",
+            lambda: f"list(itertools.accumulate({self.pick('l')}[:4]))",
+            lambda: f"[len(loud_helper(x, v)) for v in {self.pick('l')}[:2]]",
+            lambda: f"[*collections.deque({self.pick('l')}, maxlen=3)]",
+            lambda: f"[v for v, k in collections.Counter({self.pick('l')}).items() if k]",
+            lambda: f"list(filter(None, {self.pick('l')}))",
+            lambda: "list(conf.sizes)",
+            lambda: f"[v for vs in tally({self.pick('l')}).values() for v in vs]",
         ])()  # fmt: skip
 
     # -- statements ----
@@ -290,10 +292,16 @@ class Generator:
             lambda: self.emit(f"{self.pick('t')}.add_({r.choice(['1', '0.5'])})"),
             lambda: self.emit(f"assert {self.b()}, 'assertion'"),
             lambda: self.bind("s", f"f'{{{self.i(1)}:>3}}|{{{self.i(1)}!r}}'"),
+            self.in_place,
+            self.in_place,
+            self.containers,
+            self.containers,
+            self.attributes,
+            self.attributes,
         ]
         compound: list[Callable[[], None]] = [
             self.if_, self.if_, self.for_, self.for_, self.while_, self.try_, self.try_, self.with_, self.closure,
-            self.match_, self.generator_loop,
+            self.match_, self.generator_loop, self.sender, self.loop_of_tries, self.inner_class, self.shared_cell,
         ]  # fmt: skip
         if self.budget > 0 and self.depth < 3 and r.random() < 0.45:
             r.choice(compound)()
@@ -305,6 +313,51 @@ class Generator:
             self.emit(f"if {self.b()}: raise {r.choice(['ValueError', 'KeyError'])}({self.i(1)})")
         else:
             r.choice(simple)()
+
+    def in_place(self) -> None:
+        t, u, i = self.pick("t"), self.pick("t"), self.i(1)
+        self.emit(self.r.choice([
+            f"{t}[0].add_({i})", f"{t}[:, 1:] *= 2", f"{t}[0] = {u}[0]", f"{t}.copy_({u})", f"{t} += {u}",
+            f"{t}.reshape(-1)[{i} % 3] = 1.0", f"{t}[{u} > 0] = 0.5", f"{t}.mul_({u})", f"{t}.t().sub_({i})",
+            f"{t}.zero_()", f"{t}[:, {i} % 3] += {u}[:, 0]", f"{t}[...].neg_()", f"{t}.unbind(1)[0].add_(1)",
+            f"torch.add({t}, 1, out={u})", f"{t}.clamp_(min={i})", f"{t}.fill_({u}.sum())",
+        ]))  # fmt: skip
+
+    def containers(self) -> None:
+        d, e, lst, t, i = self.pick("d"), self.pick("e"), self.pick("l"), self.t(1), self.i(1)
+        r = self.r
+        k = self.key() if "obj" not in d else repr("a")
+        self.emit(r.choice([
+            f"del {d}[{k}]", f"{d}.update(b={t})", f"{d}.popitem()", f"{d} |= {{'c': {t}}}",
+            f"{d}.update({{{k}: {t}}})",
+            f"{e}.add({i})", f"{e}.discard({i})", f"{e}.remove({i})", f"{e} |= {{{i}, 1}}", f"{e} &= {{1, 2, {i}}}",
+            f"{lst}.extend(sorted({e}))", f"{lst}.remove({i})", f"{lst}[::2] = [0] * len({lst}[::2])", f"{lst} *= 2",
+            f"{lst}[:] = {lst}[:5]", "TABLE['k'] = " + i, "TABLE.pop('m', None)",
+            "NAMES.append('x')" , "TABLE.update(z=1)",
+            f"for _k, _v in {d}.items(): {d}[_k] = _v * 2", f"for _k in list({d}): {d}[_k] = {t}",
+            f"conf.nested['list'].append({i})", "conf.shared[0] += 1", f"conf.flags.add('{r.choice('pz')}')",
+            f"{d}.setdefault('l', []) and None", f"SEEN.extend(reversed({lst}[:2]))",
+            f"SEEN.append(list({d})[0] == 'a')",
+            f"conf.nested['a']['b'] = {i}", f"{lst}.sort(key=lambda v: (v % 2, v))",
+            f"{e}.symmetric_difference_update({lst}[:2])",
+            f"SEEN[-1:] = [{i}]", f"{lst}[{i}], {lst}[-1] = {lst}[-1], {lst}[0]",
+        ]))  # fmt: skip
+
+    def attributes(self) -> None:
+        i, t = self.i(1), self.t(1)
+        self.emit(self.r.choice([
+            f"conf.extra = {i}", "del conf.extra", f"setattr(conf, 'limit', {i})", f"conf.rate = {i}", "conf.rate *= 2",
+            f"conf.__dict__['z'] = {i}", f"base.seen += {i}", f"Base.factor = {i} % 3", f"base.v = {t}",
+            "SCALE = SCALE + 1", f"SCALE = {i}", "conf.mode += 'x'", f"base.extra = {t}",
+            "del base.extra", "Box.weight += 1",
+            f"derived.level = {i}", "derived.level += 1", f"net.gain = {i} * 0.5",
+            f"net.count += {i}", f"net.extra = {t}",
+            "net.count = net.count * 2", f"derived.apply({t})", "conf.fn = other_helper",
+            "KIND = Kind.B", "delattr(conf, 'rate')",
+            f"conf.__dict__.update(extra={i})", "base.__dict__.clear()" , f"obj.__class__.kind = 'k{self.fresh % 2}'",
+            "net.lin.bias.data.add_(1)" if self.r.random() < 0.2 else "net.seen = getattr(net, 'seen', 0) + 1",
+            "conf.box = obj", f"obj.other = {t}", "net.eval()", "net.train()",
+        ]))  # fmt: skip
 
     def if_(self) -> None:
         self.emit(f"if {self.b()}:")
@@ -439,13 +492,75 @@ class Generator:
         self.emit(f"for {t} in {g}:")
         self.loop_body()
 
+    def sender(self) -> None:
+        g, t = self.new("gen"), self.new("t")
+        self.emit(f"{g} = accumulate({self.pick('t')})")
+        self.emit(f"{t} = next({g})")
+        self.names["t"].append(t)
+        self.emit(f"for _v in {self.pick('l')}[:3]:")
+        self.depth += 1
+        self.emit(f"{t} = {g}.send(_v)")
+        self.depth -= 1
+        self.loops += 1
+        self.block(2)
+        self.loops -= 1
+        if self.r.random() < 0.3:
+            self.emit(self.r.choice([f"{g}.close()", f"SEEN.append(next({g}, None) is None)"]))
+
+    def loop_of_tries(self) -> None:
+        r = self.r
+        i = self.new("i")
+        self.emit(f"for {i} in {r.choice([f'range({r.randint(1, 3)})', self.pick('l') + '[:3]'])}:")
+        before = {k: list(v) for k, v in self.names.items()}
+        self.names["i"].append(i)
+        self.depth += 1
+        self.loops += 1
+        self.emit(r.choice(["try:", "with Manager(obj, True):", "with contextlib.suppress(ValueError):"]))
+        kind = self.lines[-1].strip()
+        self.block(3)
+        if kind == "try:":
+            self.emit(f"except {r.choice(['ValueError', 'Exception'])}:")
+            self.depth += 1
+            self.emit(r.choice(["continue", "break", "pass", f"{self.pick('l')}.append({i})", "print('caught')"]))
+            self.depth -= 1
+            self.emit("finally:")
+            self.block(2)
+        self.loops -= 1
+        self.depth -= 1
+        self.names = before
+
+    def inner_class(self) -> None:
+        name, o = self.new("C"), self.new("c")
+        self.emit(f"class {name}({self.r.choice(['Base', 'Derived', 'Box'])}):")
+        self.depth += 1
+        self.emit(f"factor = {self.i(1)}")
+        self.emit(f"def extra(self, a, k={self.i(1)}): return a * self.v + k")
+        self.depth -= 1
+        self.emit(f"{o} = {name}({self.t(1)})")
+        self.bind("t", f"{o}.extra({self.t(1)})")
+
+    def shared_cell(self) -> None:
+        var, get, put = self.new("i"), self.new("g"), self.new("g")
+        self.emit(f"{var} = {self.i(1)}")
+        self.emit(f"def {put}(v):")
+        self.depth += 1
+        self.emit(f"nonlocal {var}")
+        self.emit(f"{var} = {var} * 2 + v")
+        if self.r.random() < 0.3:
+            self.emit(f"print('put', {var})")
+        self.depth -= 1
+        self.emit(f"{get} = lambda a: a + {var}")
+        self.names["i"].append(var)
+        self.emit(f"for _v in {self.pick('l')}[:2]: {put}(_v)")
+        self.bind("t", f"{get}({self.t(1)})")
+        self.emit(f"conf.fn = {get}" if self.r.random() < 0.2 else f"SEEN.append({var})")
+
     def program(self) -> str:
         while self.budget > 0:
             self.statement()
         tensors = ", ".join(self.r.sample(self.names["t"], min(3, len(self.names["t"]))))
-        self.emit(f"return {tensors}, {self.pick('i')}, {self.pick('l')}, torch.is_grad_enabled()")
-        head = "def f(x, y, n, items, table, obj):\n    global COUNTER\n"
-        return PRELUDE + head + "\n".join(self.lines) + "\n"
+        self.emit(f"return {tensors}, {self.pick('i')}, {self.pick('l')}, {self.pick('d')}, torch.is_grad_enabled()")
+        return PRELUDE + HEAD + "\n".join(self.lines) + "\n" + TAIL
 
 
 def generate(seed: int) -> str:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fuzz_check import difference  # noqa: E402
-from program_fuzz import PRELUDE, generate  # noqa: E402
+from fuzz_check import Call, difference  # noqa: E402
+from fuzz_prelude import PRELUDE  # noqa: E402
+from program_fuzz import HEAD, TAIL, generate  # noqa: E402
 
-HEAD = "def f(x, y, n, items, table, obj):\n    global COUNTER\n"
 REGRESSIONS = {  # what once failed, cut down
     "list made before its iterator is moved": """
     items += [n // 1]
@@ -59,6 +59,58 @@ REGRESSIONS = {  # what once failed, cut down
         print(k)
     return table[obj], len(table)
 """,
+    "an entry that is there, looked for only": """
+    for k in (1, 2, 1):
+        table.setdefault(((k + 1) % 7, 'k'), y)
+        print(k)
+    return table.get('fn') is None, [table.get((k, 'k')) is None for k in range(4)]
+""",
+    "a class that reads variables": """
+    class Inner(Base):
+        k = n
+        def extra(self, a, k=n): return a * self.v + k
+    n = 7
+    return Inner(x).extra(x), Inner.k
+""",
+    "a new object as a key": """
+    d1 = {k: v for k, v in table.items()}
+    o2 = obj + len(items)
+    d1[o2] = y
+    print(1)
+    return x, d1, o2 in {o2, obj}, len({o2, obj, o2})
+""",
+    "a call that is reached again in its own continuation": """
+    i1 = 1
+    def g3(v):
+        print('put', i1)
+    for _v in items[:2]: g3(_v)
+    try:
+        try:
+            SEEN[-1:] = [i6]
+        except KeyError as e:
+            print(len(items), 'here')
+    except NameError:
+        print('caught')
+    return x
+    i6 = 2
+""",
+    "a dtype that the operator refuses": """
+    try:
+        return x - (n > 1)
+    except Exception as e:
+        SEEN.append(type(e).__name__)
+    finally:
+        table.setdefault((2, 'k'), x)
+    return x
+""",
+    "a generator dropped by an exception": """
+    gen2 = delegating((x + y), 1)
+    for t1 in gen2:
+        gen6 = delegating(torch.relu(t1), 1)
+        with Manager(obj, True):
+            assert obj.v is t7, 'assertion'
+    t7 = x
+""",
     "an entry that is only looked for": """
     g = loud_numbers(x, 3)
     t = next(g)
@@ -96,10 +148,11 @@ REGRESSIONS = {  # what once failed, cut down
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_regression(name: str) -> None:
-    assert difference(0, PRELUDE + HEAD + REGRESSIONS[name]) is None
+    calls = [Call(), Call(n=1), Call(n=True), Call(rows=4, alias=True), Call(grad=True), Call(n=3, items=[0, 4])]
+    assert difference(0, PRELUDE + HEAD + REGRESSIONS[name] + TAIL, calls) is None
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32))
 def test_random_programs(seed: int) -> None:
     found = difference(seed)

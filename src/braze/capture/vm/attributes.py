@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 from types import (
     ClassMethodDescriptorType,
     FunctionType,
@@ -65,6 +66,8 @@ def lookup(vm: Tracer, cls: type, name: str) -> Any:
 
 
 def attribute_error(vm: Tracer, cls: type, name: str) -> NoReturn:
+    if find(vm, cls, name) is None and not trusted_module(cls.__module__):
+        vm.guards.class_lacks(vm.sources.const(cls, cls.__qualname__), name)
     vm.raise_(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
 
@@ -98,6 +101,7 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
 
 
 _PATCHABLE = (FunctionType, property, classmethod, staticmethod)
+_FIXED = frozenset(sys.stdlib_module_names) - {"__main__"}
 
 
 def guard_class(vm: Tracer, found: _Found, cls: type, name: str) -> None:
@@ -105,14 +109,14 @@ def guard_class(vm: Tracer, found: _Found, cls: type, name: str) -> None:
     if found.guarded:
         return
     found.guarded = True
-    if isinstance(found.raw, _PATCHABLE) and not trusted_module(found.owner.__module__):
+    if isinstance(found.raw, _PATCHABLE) and found.owner.__module__.split(".", 1)[0] not in _FIXED:
         where = cls if find(vm, cls, name) is found else found.owner  # the second through super()
         vm.guards.class_attribute(vm.sources.const(where, where.__qualname__), name, found.raw)
 
 
 def class_attribute(vm: Tracer, cls: type, name: str, raw: Any) -> Value:
     """The attribute's object, re-read from the class where it may change."""
-    if is_static(raw):
+    if is_static(raw) and trusted_module(cls.__module__):
         return vm.wrap_static(raw)
     return vm.wrap(raw, vm.sources.const(cls, cls.__qualname__).type_attr(name))
 
@@ -162,6 +166,7 @@ def _bind_member(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) ->
             unsupported(f"reading the unset slot {cls.__name__}.{name} of an existing object")
         assert obj.source is not None
         v = obj.slots[name] = vm.wrap(raw, obj.source.attr(name))
+        vm.found.append(v)
         return v
     if isinstance(obj, Const):
         return vm.fold(lambda o: getattr(o, name), [obj])
@@ -260,6 +265,7 @@ def object_plain_get(vm: Tracer, obj: Value, name: str) -> Value:
     """``type(obj).__getattribute__(obj, name)``."""
     how = find(vm, obj.pytype(vm), "__getattribute__")
     if how is not None and isinstance(how.raw, FunctionType):
+        guard_class(vm, how, obj.pytype(vm), "__getattribute__")
         return vm.call_function(FunctionValue(how.raw), [obj, Const(name)], {})
     return generic_get(vm, obj, name)
 
@@ -274,6 +280,7 @@ def object_get(vm: Tracer, obj: Value, name: str) -> Value:
     except Raised as e:
         if not vm.exception_matches(e.value, AttributeError):
             raise
+    guard_class(vm, fallback, obj.pytype(vm), "__getattr__")
     return vm.call_raw(fallback.raw, [obj, Const(name)], {})
 
 
@@ -282,6 +289,7 @@ def object_set(vm: Tracer, obj: Value, name: str, value: Value | None) -> None:
     special = "__setattr__" if value is not None else "__delattr__"
     how = find(vm, obj.pytype(vm), special)
     if how is not None and isinstance(how.raw, FunctionType):
+        guard_class(vm, how, obj.pytype(vm), special)
         args = [obj, Const(name)] + ([value] if value is not None else [])
         vm.call_function(FunctionValue(how.raw), args, {})
         return
@@ -311,6 +319,7 @@ def generic_set(vm: Tracer, obj: Value, name: str, value: Value | None) -> None:
 
 def _set_data(vm: Tracer, found: _Found, obj: Value, cls: type, name: str, value: Value | None) -> None:
     raw = found.raw
+    guard_class(vm, found, cls, name)
     if isinstance(raw, property):
         func = raw.fset if value is not None else raw.fdel
         if func is None:
@@ -361,6 +370,8 @@ def class_get(vm: Tracer, obj: ClassValue, name: str) -> Value:
     fallback = find(vm, meta, "__getattr__")
     if fallback is not None:
         return vm.call_raw(fallback.raw, [obj, Const(name)], {})
+    if not trusted_module(cls.__module__):
+        vm.guards.class_lacks(vm.sources.const(cls, cls.__qualname__), name)
     vm.raise_(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
 
 
@@ -404,12 +415,25 @@ def super_get(vm: Tracer, obj: SuperValue, name: str) -> Value:
     for base in mro[mro.index(obj.after) + 1 :]:
         if name in base.__dict__:
             found = _Found(base.__dict__[name], base)
+            _guard_passed_over(vm, mro[mro.index(obj.after) + 1 : mro.index(base)], name)
             if isinstance(obj.obj, ClassValue) and obj.owner is obj.obj.raw:
                 if name == "__new__" and isinstance(found.raw, staticmethod):
                     return vm.wrap_static(found.raw.__func__)
                 return _class_bind(vm, found, obj.obj.raw, name)
             return bind(vm, found, obj.obj, obj.owner, name)
     vm.raise_(AttributeError, f"'super' object has no attribute {name!r}")
+
+
+def _guard_passed_over(vm: Tracer, classes: tuple[type, ...], name: str) -> None:
+    """Classes between, in which ``super()`` did not find the name, must not get it later."""
+    for cls in classes:
+        if not trusted_module(cls.__module__):
+            where = vm.sources.const(cls, cls.__qualname__)
+            found = find(vm, cls, name)
+            if found is None:
+                vm.guards.class_lacks(where, name)
+            else:
+                vm.guards.class_attribute(where, name, found.raw)
 
 
 def module_get(vm: Tracer, obj: PyModule, name: str) -> Value:
@@ -426,10 +450,14 @@ def module_get(vm: Tracer, obj: PyModule, name: str) -> Value:
         try:
             raw = getattr(module, name)  # __getattr__ of a lazy module
         except AttributeError:
+            vm.guards.no_attr(obj.source or vm.sources.module(module.__name__), name)
             vm.raise_(AttributeError, f"module {module.__name__!r} has no attribute {name!r}")
         return vm.wrap(raw, vm.sources.module(module.__name__).attr(name))
     raw = d[name]
     if trusted_module(module.__name__) and is_static(raw):
+        if obj.source is not None:
+            obj.as_const(vm)
+        vm.guards.same_object(vm.sources.global_(name, d), raw)
         return vm.wrap_static(raw)
     where = obj.source if obj.source is not None else vm.sources.module(module.__name__)
     return vm.wrap_shared((id(d), name), raw, lambda: where.attr(name))

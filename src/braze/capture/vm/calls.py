@@ -27,6 +27,7 @@ from .registry import (
     is_pure,
     is_torch_c,
     is_torch_leaf,
+    trusted_module,
 )
 from .signals import NotConst, unsupported
 from .values.base import NONE, Value
@@ -113,6 +114,10 @@ def marked_call(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[st
 def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Interpret the function's code in a frame of its own."""
     code = f.code
+    if isinstance(f, FunctionValue) and not f.coded:
+        f.coded = True
+        if not trusted_module(f.function().__module__):
+            vm.guards.code(f.address(vm), f.function())
     if wrapper_file(code.co_filename):
         if "_functorch" in code.co_filename:
             unsupported(

@@ -107,6 +107,7 @@ def _split(
     assert e is not None
     places, complete = moments(e)
     e.__traceback__ = None  # it holds all frames
+    first.close()
     if reason.whole and complete:
         places.pop()
     if not (root or is_continuation(code) or first.frame.computes()):
@@ -130,6 +131,7 @@ def _run(code: CodeType, function: FunctionType, args: Sequence[Any], plan: Plan
             t.run()
             return t
         except Restart:
+            t.close()
             while plan.prepare:
                 plan.prepare.pop()()
 
@@ -166,6 +168,10 @@ class _Pass:
             vm.modes.restore()
             del vm.guards.set.here  # the set outlives the trace
 
+    def close(self) -> None:
+        """What outlives the trace (fake tensors' sizes) must not hold it, nor the program's objects."""
+        self.vm.sizes.locate, self.vm.sizes.inputs = None, []
+
     def reason(self) -> Break:
         """Why the trace ended."""
         e = self.error
@@ -175,6 +181,13 @@ class _Pass:
         return Break(f"the program raises {e.value.pytype(self.vm).__name__}")
 
     def result(self, compile_graph: CompileGraph, fullgraph: bool) -> Captured | Skip:
+        """The compiled version, or why there is none; the trace is over."""
+        try:
+            return self._result(compile_graph, fullgraph)
+        finally:
+            self.close()
+
+    def _result(self, compile_graph: CompileGraph, fullgraph: bool) -> Captured | Skip:
         vm, e = self.vm, self.error
         if isinstance(e, Break):
             if fullgraph:
@@ -182,6 +195,7 @@ class _Pass:
             return Skip(e.what, e.loc, hint=e.hint)
         if e is not None:
             return Skip(f"the frame raises {e.value.pytype(vm).__name__}", once=True)
+        vm.guard_found()
         if self.value is not None and not vm.graph.calls:
             return Skip("no tensor operations", guards=vm.guards.set)
         vm.guard_mutated_inputs()

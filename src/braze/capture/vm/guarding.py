@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from braze.capture.guards import (
+    ClassLacks,
     CodeIs,
+    Custom,
     DictHas,
     DictKeys,
     Distinct,
@@ -32,6 +34,15 @@ from braze.ir import Expr, IntLike
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented))
 _BY_VALUE = (*_ATOMS, torch.device, range, slice, frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    cls: type
+    wanted: bool
+
+    def __call__(self, value: Any) -> bool:
+        return isinstance(value, self.cls) is self.wanted
 
 
 class Frozen(ConstSource):
@@ -77,6 +88,24 @@ class Guards:
     def class_attribute(self, cls_source: Source, name: str, raw: Any) -> None:
         """The class still has this attribute: nobody patched the method."""
         self.set.add(IdIs.of(cls_source.type_attr(name), raw))
+
+    def same_object(self, source: Source, raw: Any) -> None:
+        """A module's variable still holds this function, class or module."""
+        self.set.add(IdIs.of(source, raw))
+
+    def code(self, source: Source, raw: FunctionType) -> None:
+        """The function still has the code that was inlined: nobody reloaded it in place."""
+        if not isinstance(source.root, Frozen):
+            self.set.add(CodeIs.of(source, raw.__code__))
+
+    def instance_of(self, source: Source, cls: type, wanted: bool) -> None:
+        """What ``isinstance`` says, of a class that decides it by code of its own or by what is registered."""
+        text = f"{'an' if wanted else 'no'} instance of {cls.__qualname__}"
+        self.set.add(Custom(source, _Instance(cls, wanted), text))
+
+    def class_lacks(self, source: Source, name: str) -> None:
+        """Neither the class at the source nor its bases have the attribute."""
+        self.set.add(ClassLacks(source, name))
 
     def type_(self, source: Source | None, cls: type) -> None:
         if not _fixed(source):

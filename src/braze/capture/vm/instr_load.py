@@ -155,14 +155,18 @@ def global_value(f: Frame, name: str) -> Value:
         raw = scope[name]
         if is_static(raw) and trusted_module(scope.get("__name__")):
             v = vm.wrap_static(raw)
+            vm.guards.same_object(vm.sources.global_(name, None if scope is vm.scope else scope), raw)
         else:
             v = vm.wrap(raw, vm.sources.global_(name, None if scope is vm.scope else scope))
     elif hasattr(builtins, name):
         v = vm.wrap_static(getattr(builtins, name))
+        vm.guards.same_object(vm.sources.builtin(name), v.raw)
         if not trusted_module(scope.get("__name__")):
             vm.guards.has_key(vm.sources.globals(None if scope is vm.scope else scope), name, False)
     else:
+        vm.guards.has_key(vm.sources.globals(None if scope is vm.scope else scope), name, False)
         vm.raise_(NameError, f"name {name!r} is not defined")
+    vm.found.append(v)
     vm.shared[key] = v
     return v
 

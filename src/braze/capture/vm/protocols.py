@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .attributes import find
+from .registry import trusted_module
 from .signals import NotConst, Raised, unsupported
 from .values.base import NONE, Const, ObjectKey, TupleKey, Value
 from .values.functions import MethodValue
@@ -194,14 +195,14 @@ def identical(vm: Tracer, a: Value, b: Value) -> bool:
         return a.as_const(vm) is b.as_const(vm)
     if isinstance(a, MethodValue) or isinstance(b, MethodValue):
         return False
+    if a.source is not None and b.source is not None and not isinstance(a, Const) and not isinstance(b, Const):
+        vm.guards.distinct([a.source, b.source])  # existing objects have one value each
+        return False
     if isinstance(a, ObjectValue) and isinstance(b, ObjectValue):
-        return False  # existing objects have one value each, and the guards say which
+        return False
     for v in (a, b):
         if isinstance(v, TensorValue) and v.raw is not None:
-            other = b if v is a else a
-            if isinstance(other, TensorValue):
-                if other.source is not None and v.source is not None:
-                    vm.guards.distinct([v.source, other.source])
+            if isinstance(b if v is a else a, TensorValue):
                 return False
             v.pytype(vm)
         elif v.source is not None:
@@ -271,6 +272,9 @@ def isinstance_(vm: Tracer, v: Value, classes: Any) -> bool:
     if check is None or check.raw is type.__instancecheck__:
         return False
     raw = getattr(v, "raw", None)
-    if raw is not None:
-        return isinstance(raw, classes)
-    return issubclass(cls, classes)
+    if raw is None:
+        return issubclass(cls, classes)
+    out = isinstance(raw, classes)
+    if v.source is not None and not trusted_module(classes.__module__):
+        vm.guards.instance_of(v.source, classes, out)
+    return out

@@ -132,6 +132,15 @@ class Rebuilder:
             self._later.pop(0)()
         self._draining = False
 
+    def complete(self, values: list[Value]) -> None:
+        """Make objects with all that they hold now, for code of the program that runs before the rest is made."""
+        for v in values:
+            if v not in self._memo and not isinstance(v, (Const, Constant)):
+                self._push(v)
+                self._store(v)
+        while self._later:
+            self._later.pop(0)()
+
     def temporaries(self) -> list[str]:
         """The locals that hold objects made so far."""
         return list(self._memo.values())

@@ -203,10 +203,10 @@ def _make(
             items.append(item)
         if i == at and entry == AFTER_CALL:
             assert isinstance(item, Instr)
-            call = Instr("CALL_FUNCTION_EX", 0, 0, item.pos)
-            place[call] = index
-            over = Label("over")
-            items += [Instr("JUMP", over, 0, item.pos), start, call, over]
+            call, over = Instr("CALL_FUNCTION_EX", 0, 0, item.pos), Label("over")
+            jump = Instr("JUMP", over, 0, item.pos)
+            place[call], place[jump] = index, index + 1
+            items += [jump, start, call, over]
     b.items = items
     cells = list(closure_names(code))
     params = [f"<stack {i}>" for i, s in enumerate(stack) if s != NULL_ENTRY]

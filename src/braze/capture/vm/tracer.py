@@ -85,6 +85,7 @@ class Tracer:
         self.keep: list[Any] = []  # so that ids stay valid
         self.backward_jumps = 0
         self.mode_calls: list[Any] = []  # after a break: calls that set the modes in force there
+        self.found: list[Value] = []  # entries and attributes that were looked for and are there
         self._hooks_guarded = False
 
     # -- protocols, implemented beside their tables ----
@@ -208,6 +209,18 @@ class Tracer:
         if mutated:
             alike = [v for v in tensors if any(_may_be_one(v.node(self).val, t) for t in mutated)]
             self.guards.distinct([v.source for v in alike if v.source is not None])
+
+    def guard_found(self) -> None:
+        """What was looked for must be there again, also where the trace asked nothing else of it."""
+        asked = set()
+        for g in self.guards.set:
+            source = getattr(g, "source", None)
+            while source is not None and source not in asked:
+                asked.add(source)
+                source = source.base
+        for v in self.found:
+            if v.source is not None and v.source not in asked:
+                self.guards.not_none(v.source)
 
     def guard_written_objects(self) -> None:
         """Where an existing object is written, no other one that the trace read may be the same."""

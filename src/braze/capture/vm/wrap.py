@@ -31,7 +31,7 @@ from braze.fake.symint import to_expr
 
 from .attributes import find
 from .guarding import Frozen
-from .registry import is_static
+from .registry import is_static, trusted_module
 from .signals import unsupported
 from .values.base import FALSE, NONE, TRUE, Const, Value
 from .values.existing import KINDS, ExistingIterator, readable
@@ -385,7 +385,7 @@ def wrap_shared(vm: Tracer, key: Any, raw: Any, source: Callable[[], Source]) ->
 
 def wrap_default(vm: Tracer, raw: Any, function: Source, which: int | str) -> Value:
     """A default argument of a function."""
-    if is_static(raw) and isinstance(function, ConstSource):
+    if is_static(raw) and isinstance(function, ConstSource) and trusted_module(getattr(function.key, "__module__", "")):
         return wrap_static(vm, raw)
     source = function.default(which) if isinstance(which, int) else function.kwdefault(which)
     return wrap(vm, raw, source)

@@ -19,7 +19,7 @@ from ..registry import BREAKS, HANDLERS, handles, pure, simple
 from ..signals import Break, NotConst, Raised, unsupported
 from ..values import symbolic
 from ..values.base import NONE, Const, Value, boolean
-from ..values.functions import LocalClass, SuperValue
+from ..values.functions import LocalClass, SuperValue, runs_anytime
 from ..values.iterators import CallIterator, ItemsIterator, LazyIterator, RangeIterator
 from ..values.mappings import DictValue, DictView, SetValue
 from ..values.objects import ExceptionValue, ObjectValue
@@ -52,7 +52,7 @@ BREAKS.update(
 
 @simple(builtins.__build_class__)
 def build_class(vm: Tracer, body: Value, name: Value, *bases: Value) -> Value:
-    if not all(b.is_const() for b in bases):
+    if not all(b.is_const() for b in bases) or not runs_anytime(body, [b.as_const(vm) for b in bases]):
         unsupported("a class defined inside the compiled function", "define the class outside")
     return LocalClass([body, name, *bases])
 

@@ -26,7 +26,6 @@ class Value:
 
     __slots__ = ("source",)
     source: Source | None
-    guarded_on_use = False  # no guard says that the object is there until something asks more of it
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dis
 import functools
 import operator
 from types import (
@@ -51,6 +52,7 @@ class CellValue(Value):
             except ValueError:
                 unsupported("reading an empty closure cell of an existing function")
             self.contents = vm.wrap(raw, self.source.cell_contents())
+            vm.found.append(self.contents)
         return self.contents
 
     def write(self, vm: Tracer, value: Value | None) -> None:
@@ -90,7 +92,24 @@ class LocalClass(Value):
         return self.args
 
     def rebuild(self, rb: Rebuilder) -> None:
-        rb.call(builtins.__build_class__, self.args)
+        rb.complete(self.args)  # its body runs there, and reads cells
+        rb.remember(self, lambda: rb.call(builtins.__build_class__, self.args))
+
+
+_MAKES_METHODS = frozenset(
+    "RESUME COPY_FREE_VARS MAKE_CELL LOAD_CLOSURE LOAD_NAME STORE_NAME LOAD_CONST MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE "
+    "BUILD_TUPLE RETURN_VALUE RETURN_CONST COPY LOAD_FAST STORE_FAST NOP POP_TOP EXTENDED_ARG CACHE".split()
+)
+
+
+def runs_anytime(body: Value, bases: list[Any]) -> bool:
+    """Whether a class body does the same whenever it runs: it makes methods, and reads and calls nothing."""
+    if not isinstance(body, MadeFunction) or set(body.code.co_freevars) - {"__class__"}:
+        return False
+    for ins in dis.get_instructions(body.code):
+        if ins.opname not in _MAKES_METHODS or ins.opname == "LOAD_NAME" and ins.argval != "__name__":
+            return False
+    return not any(isinstance(b.__init_subclass__, MethodType) or type(b) is not type for b in bases)
 
 
 class MadeFunction(Value):

@@ -106,7 +106,7 @@ class DictValue(Value):
         self.complete = True
 
     def _read(self, vm: Tracer, k: Any) -> Value:
-        """The value of an existing entry. Its type is guarded, so that the entry is known to be there."""
+        """The value of an existing entry, which is guarded to be there."""
         assert self.raw is not None
         try:
             raw = dict.__getitem__(self.raw, k)
@@ -115,6 +115,7 @@ class DictValue(Value):
         v = vm.wrap(raw, self.child(k))
         if isinstance(v, Const) and not v.guarded:
             vm.guards.type_(v.source, type(v.raw))
+        vm.found.append(v)
         return v
 
     # -- reading ----
@@ -135,8 +136,6 @@ class DictValue(Value):
             return None
         if dict.__contains__(self.raw, k):
             v = self.known[key] = self._read(vm, k)
-            if v.guarded_on_use and not isinstance(self, MemberDict):
-                self.guard_has(vm, k, True)
             return v
         self.guard_has(vm, k, False)
         self.known[key] = ABSENT
@@ -265,8 +264,15 @@ class DictValue(Value):
     def fill(self, rb: Rebuilder, target: Value) -> None:
         """Emit, for later, the entries of this fresh dict into the rebuilt ``target``."""
         setter = OrderedDict.__setitem__ if issubclass(self.cls, OrderedDict) else dict.__setitem__
+
+        def put(k: Hashable, v: Value) -> None:
+            key = rb.vm.key_value(k)
+            if has_object_key(k):
+                rb.complete([key])  # before the program's __hash__ looks at it
+            rb.do(setter, [target, key, v])
+
         for k, v in self.known.items():
-            rb.later(lambda k=k, v=v: rb.do(setter, [target, rb.vm.key_value(k), v]))  # type: ignore[misc]
+            rb.later(lambda k=k, v=v: put(k, v))  # type: ignore[misc]
 
     def replay(self, rb: Rebuilder) -> None:
         base: Any = OrderedDict if issubclass(self.cls, OrderedDict) else dict
@@ -480,6 +486,8 @@ class SetValue(Value):
         return self.items(vm)
 
     def rebuild(self, rb: Rebuilder) -> None:
+        if any(map(has_object_key, self.keys(rb.vm))):
+            rb.complete(self.items(rb.vm))
         rb.remember(
             self,
             lambda: rb.call_with(self.cls, [Const(()) if not self.keys(rb.vm) else rb.vm.new_tuple(self.items(rb.vm))]),

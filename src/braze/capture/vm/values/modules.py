@@ -25,6 +25,8 @@ GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",
 )
 
+_CALL, _GETATTR = nn.Module.__call__, nn.Module.__getattr__  # as they are before anybody patches them
+
 
 class ModuleValue(ObjectValue):
     """An existing module."""
@@ -52,7 +54,7 @@ class ModuleValue(ObjectValue):
 
     def get_attr(self, vm: Tracer, name: str) -> Value:
         cls = self.cls
-        if vm.lookup(cls, "__getattr__") is not nn.Module.__getattr__ or name in TABLES:
+        if vm.lookup(cls, "__getattr__") is not _GETATTR or name in TABLES:
             if name in TABLES:
                 return self.table(vm, name)
             return vm.object_get(self, name)
@@ -88,7 +90,7 @@ class ModuleValue(ObjectValue):
 
     def calls_forward(self, vm: Tracer) -> bool:
         """Whether ``module(...)`` does nothing but call ``forward``: no hooks. Guards what it found."""
-        if vm.lookup(self.cls, "__call__") is not nn.Module.__call__:
+        if vm.lookup(self.cls, "__call__") is not _CALL:
             return False
         raw = self.raw.__dict__
         if raw.get("_compiled_call_impl") is not None or any(raw[h] for h in HOOKS):
@@ -100,5 +102,6 @@ class ModuleValue(ObjectValue):
         if any(getattr(nn_module, h) for h in GLOBAL_HOOKS):
             return False
         assert self.source is not None
+        vm.guards.class_attribute(vm.sources.const(self.cls, self.cls.__qualname__), "__call__", _CALL)
         vm.guard_no_hooks(self.source)
         return True

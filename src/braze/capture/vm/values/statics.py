@@ -111,12 +111,13 @@ _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 class FunctionValue(Const):
     """A Python function that exists. Its defaults and closure cells are read through its source."""
 
-    __slots__ = ("_cells", "called")
+    __slots__ = ("_cells", "called", "coded")
 
     def __init__(self, raw: FunctionType, source: Source | None = None) -> None:
         Const.__init__(self, raw, source)
         self._cells: list[CellValue] | None = None
         self.called = False  # the guard that calls need is there
+        self.coded = False  # the guard on the code that was inlined is there
 
     @property
     def code(self) -> CodeType:
@@ -137,17 +138,20 @@ class FunctionValue(Const):
 
     def defaults(self, vm: Tracer) -> list[Value]:
         found = self.raw.__defaults__
-        if not found:
-            return []
         where = self.address(vm)
+        if not found:
+            vm.guards.const(where.attr("__defaults__"), found)
+            return []
         vm.guards.length(where.attr("__defaults__"), len(found))
         return [vm.wrap_default(d, where, i) for i, d in enumerate(found)]
 
     def kwdefaults(self, vm: Tracer) -> dict[str, Value]:
         found = self.function().__kwdefaults__
-        if not found:
-            return {}
         where = self.address(vm)
+        if not found:
+            vm.guards.const(where.attr("__kwdefaults__"), found)
+            return {}
+        vm.guards.keys(where.attr("__kwdefaults__"), found)
         return {k: vm.wrap_default(d, where, k) for k, d in found.items()}
 
     def cells(self, vm: Tracer) -> list[CellValue]:
