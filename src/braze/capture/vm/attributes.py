@@ -66,8 +66,10 @@ def lookup(vm: Tracer, cls: type, name: str) -> Any:
 
 
 def attribute_error(vm: Tracer, cls: type, name: str) -> NoReturn:
-    if find(vm, cls, name) is None and not trusted_module(cls.__module__):
-        vm.guards.class_lacks(vm.sources.const(cls, cls.__qualname__), name)
+    if not trusted_module(cls.__module__):
+        for absent in (name, "__getattr__"):
+            if find(vm, cls, absent) is None:
+                vm.guards.class_lacks(vm.sources.const(cls, cls.__qualname__), absent)
     vm.raise_(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
 
@@ -95,6 +97,7 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
     if getter is None:
         return class_attribute(vm, cls, name, raw)
     if isinstance(getter.raw, FunctionType):
+        guard_class(vm, getter, type(raw), "__get__")
         descriptor = class_attribute(vm, cls, name, raw)
         return vm.call_function(FunctionValue(getter.raw), [descriptor, obj, vm.wrap_static(cls)], {})
     unsupported(f"the descriptor {type(raw).__name__} of {cls.__name__}.{name}")
@@ -118,7 +121,9 @@ def class_attribute(vm: Tracer, cls: type, name: str, raw: Any) -> Value:
     """The attribute's object, re-read from the class where it may change."""
     if is_static(raw) and trusted_module(cls.__module__):
         return vm.wrap_static(raw)
-    return vm.wrap(raw, vm.sources.const(cls, cls.__qualname__).type_attr(name))
+    out = vm.wrap(raw, vm.sources.const(cls, cls.__qualname__).type_attr(name))
+    vm.found.append(out)
+    return out
 
 
 def _bind_function(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
@@ -334,6 +339,7 @@ def _set_data(vm: Tracer, found: _Found, obj: Value, cls: type, name: str, value
         return
     setter = find(vm, type(raw), "__set__" if value is not None else "__delete__")
     if setter is not None and isinstance(setter.raw, FunctionType):
+        guard_class(vm, setter, type(raw), "__set__" if value is not None else "__delete__")
         descriptor = class_attribute(vm, cls, name, raw)
         vm.call_function(FunctionValue(setter.raw), [descriptor, obj] + ([value] if value is not None else []), {})
         return
@@ -402,6 +408,7 @@ def _class_bind(vm: Tracer, found: _Found, cls: type, name: str) -> Value:
         return MethodValue(BuiltinValue(raw), vm.wrap_static(cls))
     getter = find(vm, t, "__get__")
     if getter is not None and isinstance(getter.raw, FunctionType):
+        guard_class(vm, getter, t, "__get__")
         descriptor = class_attribute(vm, cls, name, raw)
         return vm.call_function(FunctionValue(getter.raw), [descriptor, NONE, vm.wrap_static(cls)], {})
     return class_attribute(vm, cls, name, raw)
@@ -460,4 +467,6 @@ def module_get(vm: Tracer, obj: PyModule, name: str) -> Value:
         vm.guards.same_object(vm.sources.global_(name, d), raw)
         return vm.wrap_static(raw)
     where = obj.source if obj.source is not None else vm.sources.module(module.__name__)
-    return vm.wrap_shared((id(d), name), raw, lambda: where.attr(name))
+    out = vm.wrap_shared((id(d), name), raw, lambda: where.attr(name))
+    vm.found.append(out)
+    return out

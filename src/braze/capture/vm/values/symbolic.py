@@ -64,7 +64,7 @@ def load(rb: Rebuilder, e: IntLike) -> None:
     if not isinstance(e, Expr):
         rb.load_const(e)
         return
-    names = sorted(s.name for s in symbols(e))
+    names = sorted({s.name for s in symbols(e)})  # one symbol may have a wider range inside of a call
     args: list[Value] = [Const(0, rb.vm.sizes.sources[n]) for n in names]
     if to_str(e) == names[0]:
         rb.push(args[0])
