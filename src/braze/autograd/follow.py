@@ -16,6 +16,7 @@ from ..errors import Unsupported
 from ..fake import FakeTensor
 from ..fake.symint import Decide, refuse, to_symint
 from ..ir import Expr, Graph, Loc, Node, leaves, map_leaves, node_args, nodes_in
+from ..ir.pause import grad_without_hooks
 from .freed import Freed
 
 _number = torch._C._autograd._get_sequence_nr
@@ -52,7 +53,7 @@ class Follower:
             elif n.op == "call":
                 self._enter(n.loc)
                 args, kwargs = self._real(n.args, env), self._real(n.kwargs, env)
-                if n.target is torch.autograd.grad:
+                if n.target is torch.autograd.grad or n.target is grad_without_hooks:
                     self.freed.note(args, kwargs)
                 try:
                     env[n] = _call(n.target, args, kwargs)

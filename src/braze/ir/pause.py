@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -54,6 +55,18 @@ def modes_kept() -> Iterator[None]:
 def _autocast_depth() -> int:
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
+
+
+def grad_without_hooks(outputs: Any, inputs: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+    """``torch.autograd.grad`` that does not run the inputs' hooks: the calls that they make follow in the graph."""
+    aside = [(x, x._backward_hooks) for x in inputs if x._backward_hooks is not None]
+    for x, _ in aside:
+        x._backward_hooks = None
+    try:
+        return torch.autograd.grad(outputs, inputs, *args, **kwargs)
+    finally:
+        for x, hooks in aside:
+            x._backward_hooks = hooks
 
 
 @contextmanager

@@ -80,6 +80,7 @@ class Effects:
         self.context_before: dict[Any, Value | None] = {}
         self.context_writes: dict[Any, ContextWrite] = {}
         self.held: dict[Value, list[DeferredCall]] = {}  # locks taken in the trace
+        self.logged: set[int] = set()  # ids of what says what becomes of the messages put off
         self._watch: dict[Value, dict[Any, Value]] | None = None
 
     def touch(self, v: Value) -> None:

@@ -198,6 +198,8 @@ class _Pass:
         vm.guard_found()
         if self.value is not None and not vm.graph.calls:
             return Skip("no tensor operations", guards=vm.guards.set)
+        if vm.logger_changed():
+            return Skip("a change of a logger that has messages to write")
         vm.guard_mutated_inputs()
         vm.guard_written_objects()
         if self.value is not None:

@@ -232,7 +232,7 @@ def with_except_start(f: Frame, o: Op) -> None:
     error = f.stack[-1]
     exit_ = f.stack[-4]
     cls = f.vm.wrap_static(error.pytype(f.vm))
-    f.stack.append(exit_.call(f.vm, [cls, error, NONE], {}))
+    f.stack.append(exit_.call(f.vm, [cls, error, error.get_attr(f.vm, "__traceback__")], {}))
 
 
 # ---- exceptions

@@ -237,6 +237,10 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
 def tensor_set(vm: Tracer, v: TensorValue, name: str, value: Value) -> None:
     from .handlers.gradients import set_grad, set_requires_grad
 
+    if name == "data" and isinstance(value, TensorValue) and value.data_of is v:
+        mine, theirs = type_of(v.fake(vm)), type_of(value.fake(vm))
+        if (mine.sizes, mine.strides) == (theirs.sizes, theirs.strides):
+            return  # of ``p.data *= 2``: the memory is written already
     setter = {"grad": set_grad, "requires_grad": set_requires_grad}.get(name)
     if setter is None:
         unsupported(f"assigning to the attribute {name!r} of a tensor")

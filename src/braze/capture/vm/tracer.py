@@ -222,6 +222,10 @@ class Tracer:
             if v.source is not None and v.source not in asked:
                 self.guards.not_none(v.source)
 
+    def logger_changed(self) -> bool:
+        """Whether a logger that has a message to write changes in this trace: its message would be written after."""
+        return any(self.by_id.get(i) in self.effects.touched for i in self.effects.logged)
+
     def guard_written_objects(self) -> None:
         """Where an existing object is written, no other one that the trace read may be the same."""
         written: dict[type, None] = {}

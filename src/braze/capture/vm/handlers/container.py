@@ -18,6 +18,8 @@ from .builtin import sort_values
 if TYPE_CHECKING:
     from ..tracer import Tracer
 
+ONE = Const(1)
+
 
 def as_list(vm: Tracer, v: Value) -> ListValue:
     """The list in a value: itself, or the content of an instance of a list subclass."""
@@ -62,6 +64,22 @@ def popleft(vm: Tracer, v: Value) -> Value:
     if not items:
         vm.raise_(IndexError, "pop from an empty deque")
     return items.pop(0)
+
+
+@simple(deque.extendleft)
+def extendleft(vm: Tracer, v: Value, items: Value) -> Value:
+    for x in vm.unpack(items):
+        appendleft(vm, v, x)
+    return NONE
+
+
+@simple(deque.rotate)
+def rotate(vm: Tracer, v: Value, n: Value = ONE) -> Value:
+    items = as_list(vm, v).edit(vm)
+    if items:
+        at = -vm.as_index(n) % len(items)
+        items[:] = items[at:] + items[:at]
+    return NONE
 
 
 @handles(deque)

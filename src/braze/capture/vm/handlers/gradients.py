@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.ir.pause import grad_without_hooks
+
 from ..registry import HANDLERS, handles
 from ..signals import unsupported
 from ..values.base import FALSE, NONE, TRUE, Const, Value
@@ -80,7 +82,8 @@ def backward(vm: Tracer, heads: list[Value], grads: list[Value], given: dict[str
         unsupported("backward() that reaches no tensor that requires grad", "the call in eager says why")
     call: list[Value] = [ListValue(list(tensors)), ListValue(list(leaves)), ListValue(list(grads))]
     options: dict[str, Value] = {"retain_graph": _bool(retain), "create_graph": _bool(create), "allow_unused": TRUE}
-    new = vm.unpack(vm.record(torch.autograd.grad, call, options))
+    hooked = any(_hooks(vm, leaf, "_backward_hooks") for leaf in leaves)
+    new = vm.unpack(vm.record(grad_without_hooks if hooked else torch.autograd.grad, call, options))
     for leaf, g in zip(leaves, new):
         if not isinstance(g, TensorValue):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import copy
 import functools
@@ -20,6 +21,8 @@ import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..attributes import BINDERS, find
 from ..passing import passes_result
 from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handles, pure, simple
@@ -33,6 +36,7 @@ from ..values.mappings import DictValue, SetValue
 from ..values.objects import ExceptionValue, ObjectValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.statics import BuiltinValue, FunctionValue
+from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -51,14 +55,44 @@ for _f in (random.random, random.randint, random.choice, random.shuffle, random.
 
 @handles(warnings.warn)
 def warn(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    vm.effects.defer(warnings.warn, args, kwargs)
+    vm.effects.defer(warnings.warn, [_as_now(vm, a) for a in args], kwargs)
     return NONE
 
 
 @handles(logging.Logger._log)
 def log(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    vm.effects.defer(logging.Logger._log, args, kwargs)
+    vm.effects.logged.update(map(id, _logging_state(getattr(args[0], "raw", None))))
+    if vm.logger_changed():
+        unsupported("a log message after a change of its logger")
+    vm.effects.defer(logging.Logger._log, [args[0], *[_as_now(vm, a) for a in args[1:]]], kwargs)
     return NONE
+
+
+def _logging_state(logger: Any) -> list[Any]:
+    """The mutable objects that say what becomes of a message."""
+    out: list[Any] = []
+    while isinstance(logger, logging.Logger):
+        out += [vars(logger), logger.handlers, logger.filters]
+        out += [x for h in logger.handlers for x in (vars(h), h.filters)]
+        logger = logger.parent
+    return out
+
+
+def _as_now(vm: Tracer, v: Value) -> Value:
+    """What a message shows, which is written later, as it is now."""
+    if isinstance(v, TensorValue):
+        return vm.record(torch.Tensor.clone, [v], {})
+    if isinstance(v, TupleValue):
+        return v.with_items([_as_now(vm, x) for x in v.items(vm)])
+    if type(v) is ListValue:
+        return ListValue([_as_now(vm, x) for x in v.items(vm)])
+    if isinstance(v, DictValue) and v.cls is dict:
+        return DictValue({k: _as_now(vm, x) for k, x in v.items(vm)})
+    if isinstance(v, SetValue):
+        return SetValue(v.keys(vm), v.cls)
+    if isinstance(v, ObjectValue) and v.source is None and not isinstance(v, ExceptionValue) and v.payload is None:
+        unsupported(f"a message about a {v.cls.__name__} that was made in the compiled function", "pass its text")
+    return v
 
 
 @handles(logging.getLogger)
@@ -256,7 +290,7 @@ def context_reset(vm: Tracer, v: Value, token: Value) -> Value:
 @handles(sys.exc_info)
 def exc_info(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     e = vm.handled
-    return TupleValue([NONE] * 3 if e is None else [vm.wrap_static(e.pytype(vm)), e, NONE])
+    return TupleValue([NONE] * 3 if e is None else [vm.wrap_static(e.pytype(vm)), e, e.get_attr(vm, "__traceback__")])
 
 
 @handles(copy.copy)
@@ -317,6 +351,18 @@ def _deepcopy(vm: Tracer, v: Value, memo: dict[Value, Value]) -> Value:
                 mine.store(vm, k, _deepcopy(vm, x, memo))
             return obj
     unsupported(f"copy.deepcopy() of a {v.pytype(vm).__name__}", "copy outside of the compiled function")
+
+
+def _count(mapping: Any, iterable: Any) -> None:
+    """What ``collections.Counter`` counts with."""
+    get = mapping.get
+    for x in iterable:
+        mapping[x] = get(x, 0) + 1
+
+
+@handles(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return vm.call_function(FunctionValue(_count), args, kwargs)  # type: ignore[arg-type]
 
 
 def _acquire(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

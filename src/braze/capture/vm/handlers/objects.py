@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import reprlib
 from types import CellType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import generic_get, generic_set
-from ..registry import FUNCTION_FIELDS, GETSETS, HANDLERS, handles, simple
+from ..registry import CODE_HANDLERS, FUNCTION_FIELDS, GETSETS, HANDLERS, handles, simple
 from ..signals import unsupported
 from ..values.base import NONE, NOT_IMPLEMENTED, Const, Value, boolean
 from ..values.functions import CellValue, MadeFunction, MethodValue
 from ..values.generator import GeneratorValue
 from ..values.objects import ExceptionValue, ObjectValue
-from ..values.sequences import TupleValue
+from ..values.sequences import ListValue, TupleValue
 from ..values.statics import ClassValue, FunctionValue
 from .builtin import exception_text
 
@@ -93,6 +95,31 @@ def enum_call(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return vm.fold(lambda cls, *a: cls(*a), args, kwargs)
 
 
+_running: dict[Any, list[Value]] = {}
+
+
+def plain_repr(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The wrapper of ``reprlib.recursive_repr``: it tells objects apart by their ids."""
+    cells = dict(zip(f.code.co_freevars, f.cells(vm)))
+    fill = cells["fillvalue"].read(vm) if "fillvalue" in cells else Const("...")
+    user, running = cells["user_function"].read(vm), _running.setdefault(vm, [])
+    assert fill is not None and user is not None
+    if any(v is args[0] for v in running):
+        return fill
+    running.append(args[0])
+    try:
+        return user.call(vm, args, kwargs)
+    finally:
+        running.pop()
+        if not running:
+            del _running[vm]
+
+
+CODE_HANDLERS[reprlib.recursive_repr()(lambda self: "").__code__] = plain_repr
+if hasattr(dataclasses, "_recursive_repr"):
+    CODE_HANDLERS[dataclasses._recursive_repr(lambda self: "").__code__] = plain_repr  # up to CPython 3.12
+
+
 # ---- exceptions
 
 
@@ -111,6 +138,16 @@ def exception_init(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> V
     if kwargs:
         vm.raise_(TypeError, f"{e.cls.__name__}() takes no keyword arguments")
     e.args = args[1:]
+    return NONE
+
+
+@simple(BaseException.add_note)
+def add_note(vm: Tracer, e: Value, note: Value) -> Value:
+    notes = vm.get_attr_or_none(e, "__notes__")
+    if notes is None:
+        notes = ListValue([])
+        e.set_attr(vm, "__notes__", notes)
+    notes.get_attr(vm, "append").call(vm, [note], {})
     return NONE
 
 

@@ -65,7 +65,10 @@ def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
 
         return get_grad(vm, v)
     if name == "data":
-        return vm.record(getattr, [v, Const("data")], {})
+        out = vm.record(getattr, [v, Const("data")], {})
+        assert isinstance(out, TensorValue)
+        out.data_of = v
+        return out
     if name == "grad_fn":
         if v.raw is not None and v.raw.grad_fn is not None:
             unsupported("reading .grad_fn of a tensor that was made outside of the compiled function")

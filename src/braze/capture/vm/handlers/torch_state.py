@@ -36,7 +36,6 @@ def _constant(value: Value, *functions: Any) -> None:
 
 _constant(
     FALSE,
-    torch._C._get_tracing_state,
     torch.jit.is_scripting,  # type: ignore[attr-defined]
     torch.jit.is_tracing,  # type: ignore[attr-defined]
     torch.overrides.has_torch_function,
@@ -51,7 +50,7 @@ _constant(
     getattr(torch, "is_storage", None),
 )
 _constant(FALSE, torch.backends.mha.get_fastpath_enabled)  # whole layers as one kernel: their parts fuse better
-_constant(NONE, torch._C._log_api_usage_once)
+_constant(NONE, torch._C._log_api_usage_once, torch._C._get_tracing_state)
 
 
 @handles(directives.is_compiling)

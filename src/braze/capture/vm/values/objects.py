@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..signals import unsupported
 from .base import NONE, Const, Value
 from .mappings import DictValue, InstanceDict
 from .sequences import ListValue, TupleValue
@@ -117,7 +119,7 @@ class ObjectValue(Value):
 class ExceptionValue(ObjectValue):
     """An exception object. ``args`` are its arguments."""
 
-    __slots__ = ("args", "cause", "context", "suppress", "real")
+    __slots__ = ("args", "cause", "context", "suppress", "real", "raised")
 
     def __init__(self, cls: type, args: list[Value], raw: Any = None, source: Source | None = None) -> None:
         ObjectValue.__init__(self, cls, raw, source)
@@ -126,6 +128,7 @@ class ExceptionValue(ObjectValue):
         self.context: Value = NONE
         self.suppress = False
         self.real: BaseException | None = None  # as raised by a constant operation
+        self.raised = False
 
     def get_attr(self, vm: Tracer, name: str) -> Value:
         special = _EXCEPTION_ATTRS.get(name)
@@ -159,12 +162,37 @@ class ExceptionValue(ObjectValue):
             rb.later(lambda: rb.store_attr(self, "__context__", self.context))
 
 
+class TracebackValue(Value):
+    """The traceback of an exception that was raised in the trace: there is one, and no real frame for it."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.source = None
+
+    def pytype(self, vm: Tracer) -> type:
+        return TracebackType
+
+    def truth(self, vm: Tracer) -> bool:
+        return True
+
+    def key(self, vm: Tracer) -> Any:
+        return self
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        unsupported("looking into the traceback of an exception raised in the compiled function")
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        unsupported("the traceback of an exception raised in the compiled function, which is kept")
+
+
+TRACEBACK = TracebackValue()
 _EXCEPTION_ATTRS: dict[str, Any] = {
     "args": lambda e, vm: vm.new_tuple(e.args),
     "__cause__": lambda e, vm: e.cause,
     "__context__": lambda e, vm: e.context,
     "__suppress_context__": lambda e, vm: Const(e.suppress),
-    "__traceback__": lambda e, vm: NONE,
+    "__traceback__": lambda e, vm: TRACEBACK if e.raised else NONE,
     "value": lambda e, vm: (
         (e.args[0] if e.args else NONE) if issubclass(e.cls, StopIteration) else vm.object_get(e, "value")
     ),

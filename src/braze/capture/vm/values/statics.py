@@ -5,6 +5,7 @@ They are constants guarded by identity; their attributes are read on demand.
 
 from __future__ import annotations
 
+import functools
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,8 @@ class BuiltinValue(Const):
         return vm.call_c(self.as_const(vm), args, kwargs)
 
     def get_attr(self, vm: Tracer, name: str) -> Value:
-        if isinstance(self.raw, _OPERATORS) and not hasattr(type(self.raw), name):  # made when asked for, then fixed
+        made = isinstance(self.raw, _OPERATORS) and not hasattr(type(self.raw), name)  # when asked for, then fixed
+        if made or isinstance(self.raw, _CACHED) and name in self.raw.__dict__:
             raw = self.as_const(vm)
             try:
                 found = getattr(raw, name)
@@ -105,6 +107,7 @@ class BuiltinValue(Const):
         return Const.get_attr(self, vm, name)
 
 
+_CACHED = type(functools.lru_cache(lambda: None))
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 

@@ -23,10 +23,11 @@ class TensorValue(Value):
     """A tensor. An existing one becomes a graph input when it is first used; then ``node`` and ``fake`` are set.
 
     ``grad`` is its ``.grad`` as the trace has it (None: not looked at yet), ``grad_before`` what it was at the start;
-    ``sets_requires_grad`` what an existing tensor's flag becomes; ``retains`` says that ``retain_grad()`` was called.
+    ``sets_requires_grad`` what an existing tensor's flag becomes; ``retains`` says that ``retain_grad()`` was called;
+    ``data_of`` is the tensor whose ``.data`` this is.
     """
 
-    __slots__ = ("_node", "_fake", "raw", "cls", "grad", "grad_before", "sets_requires_grad", "retains")
+    __slots__ = ("_node", "_fake", "raw", "cls", "grad", "grad_before", "sets_requires_grad", "retains", "data_of")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class TensorValue(Value):
         self.grad_before: Value | None = None
         self.sets_requires_grad: Value | None = None
         self.retains = False
+        self.data_of: TensorValue | None = None
 
     def __repr__(self) -> str:
         return f"TensorValue({self._node or self.source})"
