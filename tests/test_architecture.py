@@ -153,7 +153,7 @@ def test_config_has_at_most_15_flags() -> None:
     from braze.config import Config
 
     assert sorted(Config.__dataclass_fields__) == sorted(
-        "debug verify strict cache_dir disk_cache threads recompile_limit compile_workers memory_budget"
+        "debug verify strict cache_dir disk_cache threads recompile_limit compile_workers activation_memory_budget"
         " autotune_seconds strict_random cudagraphs max_autotune never_slower freeze".split()
     )
 

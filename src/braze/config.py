@@ -20,7 +20,7 @@ class Config:
     threads: int = 0  # CPU kernels; 0 = torch.get_num_threads()
     recompile_limit: int = 8  # versions of one frame before it runs in eager
     compile_workers: int = 0  # Triton compile processes; 0 = by core count
-    memory_budget: float = 1.0  # share of saved activations that may stay (1.0: what min-cut finds best)
+    activation_memory_budget: float = 1.0  # share of saved activations that may stay (1.0: what min-cut finds best)
     autotune_seconds: float = 20.0  # time budget of max-autotune
     strict_random: bool = (
         False  # the numbers that eager draws from a seed; draws are library calls (dropout: 8x slower)

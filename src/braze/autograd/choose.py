@@ -5,9 +5,9 @@ computed again, an edge from the source of the cost of that.  The cut pays for e
 computed again from what is.  Costs are bytes of memory traffic; a byte that stays alive until the backward counts
 ``MEMORY`` times.
 
-What is never computed again: library calls and reductions; values that the forward keeps across a library call anyway
-(a residual stream: a chain of these would have to be computed from the first layer on).  Views are free; they are not
-saved, because their base is.
+What is never computed again, except inside of an activation checkpoint (``checkpoints.py``): library calls and
+reductions; values that the forward keeps across a library call anyway (a residual stream: a chain of these would have
+to be computed from the first layer on).  Views are free; they are not saved, because their base is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
+from .checkpoints import sealed
 from .costs import RECOMPUTE, Kind, kind_of
 from .flow import INFINITE, Network
 from .rewrite import operands
@@ -43,6 +44,7 @@ class Plan:
     kept: set[Node] = field(default_factory=set)  # early values that outlive a library call in the forward
     stored: set[Node] = field(default_factory=set)  # early values that the forward writes to memory anyway
     needed: set[Node] = field(default_factory=set)  # values that a library call of the backward reads
+    sealed: set[Node] = field(default_factory=set)  # early values inside of an activation checkpoint: never saved
 
     def shrinks(self, node: Node) -> bool:
         """Whether a node is a view of fewer elements than its memory has."""
@@ -89,6 +91,7 @@ def study(
     plan.users = users
     _mark_kept(plan, reads)
     _mark_stored(plan, set(nodes_in(outputs)))
+    plan.sealed = sealed(plan, set(nodes_in(outputs)))
     return plan
 
 
@@ -127,7 +130,7 @@ def _mark_stored(plan: Plan, outputs: set[Node]) -> None:
 
 def _saving(plan: Plan, n: Node, memory: float) -> int:
     """The cost of saving a value; INFINITE where something else should be."""
-    if not isinstance(n.val, TensorType):
+    if not isinstance(n.val, TensorType) or n in plan.sealed:
         return INFINITE
     if n in plan.primal_index and plan.primal_index[n] not in plan.overwritten:
         return 1
@@ -151,6 +154,8 @@ def _again(plan: Plan, n: Node, table: dict[Kind, float], lift: bool) -> int:
     kind = plan.kinds[n]
     if kind is Kind.VIEW:
         return 0
+    if n in plan.sealed:
+        return 1
     rate = table.get(kind)
     if rate is None or n in plan.kept and not lift and kind is not Kind.CREATE:
         return INFINITE

@@ -29,6 +29,7 @@ class Follower:
     def __init__(self, graph: Graph, decide: Decide = refuse) -> None:
         self.graph, self.decide = graph, decide
         self._loc: Loc | None = None
+        self.region: int | None = None  # the activation checkpoint that the call at hand belongs to
         self.freed = Freed()
         self._starts: list[int] = []
         self._locs: list[Loc | None] = []
@@ -52,6 +53,7 @@ class Follower:
                 env[n] = n.target
             elif n.op == "call":
                 self._enter(n.loc)
+                self.region = n.tags.get("checkpoint") if n.tags else None
                 args, kwargs = self._real(n.args, env), self._real(n.kwargs, env)
                 if n.target is torch.autograd.grad or n.target is grad_without_hooks:
                     self.freed.note(args, kwargs)
@@ -63,8 +65,12 @@ class Follower:
                     raise type(e)(e.what, str(n.loc), e.hint) from e
                 for a in last.get(n, ()):
                     del env[a]
-        self._loc = None
+        self._loc = self.region = None
         return self._real(graph.outputs, env)
+
+    def checkpoint(self) -> int | None:
+        """The number of the checkpointed region that the ATen call at hand computes in its forward."""
+        return None if self.region is None or _running() is not None else self.region
 
     def _real(self, tree: Any, env: dict[Node, Any]) -> Any:
         decide = self.decide

@@ -110,6 +110,8 @@ def _trace(
     rec = Recorder(graph, locate, decide, strict_random)
     if isinstance(fn, Follower):
         rec.placed = frozenset([i for i, n in enumerate(fn.graph.inputs) if n.tags.get("placed")])
+    if isinstance(fn, Follower) and any(n.tags for n in fn.graph.nodes):
+        rec.checkpoint = fn.checkpoint
     with _engine(), FakeMode(rec.on_op, rec.lift, decide):
         primals = [_primal(t, decide) for t in types]
         for i, p in enumerate(primals):

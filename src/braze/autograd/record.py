@@ -95,6 +95,7 @@ class Recorder:
         self.graph, self.decide, self.strict_random = graph, decide, strict_random
         self._locate = locate or (lambda: None)
         self._seeds: dict[torch.device, Node] = {}
+        self.checkpoint: Callable[[], int | None] | None = None
         self._consts: dict[int, FakeTensor] = {}
         self._streams = 0
         self._roots: list[Value] = []
@@ -148,7 +149,10 @@ class Recorder:
 
     def emit(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Node:
         """Append a call whose arguments are nodes and constants."""
-        return self.graph.call(target, args, kwargs, val, self._locate())
+        node = self.graph.call(target, args, kwargs, val, self._locate())
+        if self.checkpoint is not None and (region := self.checkpoint()) is not None:
+            node.tags["checkpoint"] = region
+        return node
 
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result's val by the operator's shape rule. Unsupported when there is none."""

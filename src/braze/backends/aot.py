@@ -41,7 +41,7 @@ def compile_joint(
     record.add_level("joint", joint.graph)
     with deciding(graph.decide):
         with record.stage("partition"):
-            aot = partition(joint, config.memory_budget)
+            aot = partition(joint, config.activation_memory_budget)
         record.add_level("forward", aot.forward)
         if aot.backward is not None:
             record.add_level("backward", aot.backward)

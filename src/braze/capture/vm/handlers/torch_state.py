@@ -196,6 +196,12 @@ BREAKS.update(
 @handles(torch.utils.checkpoint.checkpoint)
 @passes_result
 def checkpoint(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The function itself: what to save and what to recompute is the partitioner's choice."""
+    """The function itself, its calls marked: the partitioner has the backward compute them again. A policy
+    (``context_fn``) is not looked at: what to save is the partitioner's choice then."""
     ours = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
-    return args[0].call(vm, args[1:], {k: v for k, v in kwargs.items() if k not in ours})
+    start = len(vm.graph.nodes)
+    out = args[0].call(vm, args[1:], {k: v for k, v in kwargs.items() if k not in ours})
+    if "context_fn" not in kwargs:
+        for n in vm.graph.nodes[start:]:
+            n.tags["checkpoint"] = start
+    return out

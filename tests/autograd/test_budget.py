@@ -1,0 +1,104 @@
+"""What the partitioner saves and computes again, by the memory budget, on whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from braze.autograd import AotGraphs, Joint, partition, trace_joint
+from braze.ir import Graph, type_of
+from braze.prims.rng import philox_uniform
+
+BUDGETS = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
+HEAVY = {
+    "mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "mkldnn_convolution",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
+}  # fmt: skip
+
+
+def transformer() -> tuple[nn.Module, torch.Tensor]:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True, activation="gelu")
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 8, 32)
+
+
+def attention() -> tuple[nn.Module, torch.Tensor]:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out, self.norm = nn.Linear(32, 96), nn.Linear(32, 32), nn.LayerNorm(32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (t.view(*x.shape[:2], 4, 8).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
+            return x + nn.functional.dropout(self.out(y.transpose(1, 2).flatten(2)), 0.2)
+
+    return nn.Sequential(Attention(), Attention()), torch.randn(2, 8, 32)
+
+
+def convnet() -> tuple[nn.Module, torch.Tensor]:
+    def block(i: int, o: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.SiLU(), nn.Dropout(0.1))
+
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
+    return nn.Sequential(block(3, 8), block(8, 8), nn.MaxPool2d(2), block(8, 16), *head), torch.randn(2, 3, 8, 8)
+
+
+MODELS = [transformer, attention, convnet]
+
+
+def joint_of(make: Callable[[], tuple[nn.Module, torch.Tensor]]) -> Joint:
+    torch.manual_seed(0)
+    model, x = make()
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+    def loss(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, dict(zip(state, values)), (x,)).square().mean()
+
+    return trace_joint(loss, [type_of(t) for t in (x, *state.values())])
+
+
+def heavy(*graphs: Graph) -> int:
+    return sum(getattr(n.target, "_opname", "") in HEAVY for g in graphs for n in g.calls)
+
+
+def draws(graph: Graph) -> int:
+    return sum(n.target is philox_uniform for n in graph.calls)
+
+
+def saved_bytes(aot: AotGraphs) -> int:
+    assert aot.backward is not None
+    pairs = zip(aot.backward.inputs, aot.signature.saved)
+    return sum(n.val.nbytes for n, r in pairs if r.kind in ("extra", "result"))
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_library_calls_run_once_and_bytes_fall_with_the_budget(make: Callable[..., object]) -> None:
+    joint = joint_of(make)  # type: ignore[arg-type]
+    whole = heavy(joint.graph)
+    assert whole >= 6
+    parts = [partition(joint, b) for b in BUDGETS]
+    for aot in parts:
+        assert aot.backward is not None
+        assert heavy(aot.forward, aot.backward) == whole
+        assert draws(aot.forward) == draws(joint.graph)
+    sizes = [saved_bytes(aot) for aot in parts]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.9 * sizes[0]
+    assert parts[0].backward is not None and draws(parts[0].backward) == 0  # drawn again only when told to save memory
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_numbers_that_are_drawn_again_are_the_same(make: Callable[..., object]) -> None:
+    grads = []
+    for budget in (1.0, 0.0):
+        torch.manual_seed(0)
+        model, x = make()  # type: ignore[misc]
+        fast = braze.compile(model, options={"activation_memory_budget": budget}, backend="inductor")
+        torch.manual_seed(1)
+        fast(x).square().mean().backward()
+        grads.append([p.grad for p in model.parameters()])
+    for a, b in zip(*grads):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
