@@ -11,7 +11,7 @@ from braze.events import Deferred, GraphRecord
 from braze.inductor.codegen import CompiledProgram, compile_program
 from braze.inductor.fuse import fuse, plan
 from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
-from braze.ir import Graph, TensorType, verify
+from braze.ir import Expr, Graph, TensorType, verify
 from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
 from braze.runtime.cuda import warm_up
@@ -45,8 +45,7 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     record.cache[side] = looked.outcome
     if looked.found is not None:
         record.programs.later(side, lambda: rebuild()[0])
-        record.add_level(f"{side}: prims", Deferred(lambda: str(decompose(graph, policy_of(graph)))))
-        record.add_level(f"{side}: loops", Deferred(lambda: to_text(lower(decompose(graph, policy_of(graph))))))
+        _show_on_demand(record, graph, side)
         record.add_level(f"{side}: kernels", Deferred(lambda: to_text(record.programs[side])))
         return _finish(looked.found, looked.kernels, request, side)
     _start_compilers(request)
@@ -59,7 +58,15 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
     with record.stage("cache"):
         looked.keep(record.compiled[side], kernel_names(record.programs[side]))
     record.cache[side] = looked.outcome
+    if not any(isinstance(t, Expr) for t in request.types):  # a symbolic graph's are shown as they were decided
+        _show_on_demand(record, graph, side)
     return call
+
+
+def _show_on_demand(record: GraphRecord, graph: Graph, side: str) -> None:
+    """The levels before fusion, made again when somebody looks: they would hold megabytes."""
+    record.levels[f"{side}: prims"] = Deferred(lambda: str(decompose(graph, policy_of(graph))))
+    record.levels[f"{side}: loops"] = Deferred(lambda: to_text(lower(decompose(graph, policy_of(graph)))))
 
 
 def compile_primitives(graph: Graph, request: Request, side: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from braze.runtime import host
 from braze.runtime.cpu import Pending, Source, prepare
 from braze.runtime.cuda import load_kernels_cuda
 from braze.runtime.cuda_kernel import TritonKernel
+from braze.runtime.resident import let_go_of_compiler
 
 from .host import HostWriter, scope
 from .llvm_group import emit_group, group_key
@@ -55,6 +56,7 @@ class CompiledProgram:
 
 
 _EMITTED: dict[str, Source] = {}
+MANY = 8  # new kernels after which the compiler's pages are worth letting go
 
 
 def kernel_order(kernel: Kernel) -> tuple[list[Buffer], list[str]]:
@@ -80,6 +82,8 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     text = writer.write()
     code = _compile_host(program, text)
     compiled: Functions = {key: (p.kernel(), p.source) for key, p in pending.items()}
+    if sum(p.loaded is None for p in pending.values()) >= MANY:
+        let_go_of_compiler()
     compiled |= _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
     functions = {key: function for key, (function, _) in compiled.items()}
     names = scope(writer, functions)
@@ -104,6 +108,8 @@ def load_program(
     code = compile(source, f"<braze host {name}>", "exec")
     names = {"torch": torch, **host.NAMES, **objects, **{k: p.kernel() for k, p in pending.items()}}
     exec(code, names)  # noqa: S102
+    if sum(p.loaded is None for p in pending.values()) >= MANY:
+        let_go_of_compiler()
     texts = {k: s.text for k, s in kernels.items()}
     return CompiledProgram(names["call"], source, texts, stages, dict(kernels), dict(objects), calls, name)
 
