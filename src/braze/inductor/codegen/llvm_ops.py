@@ -145,12 +145,21 @@ def _minimum(s: Site, x: V, y: V) -> V:
 def extreme(b: Builder, kind: str, x: V, y: V, unsigned: bool = False) -> V:
     """The larger or smaller of two; NaN where either is NaN."""
     if is_float(x.elem):
+        if _is_number(y):  # the other one is what a NaN leaves
+            x, y = y, x
         best = b.upper(x, y) if kind == "max" else b.lower(x, y)  # y where either is NaN
-        return b.select(b.is_nan(x), x, best)
+        return best if _is_number(x) else b.select(b.is_nan(x), x, best)
     predicate = ("u" if unsigned else "s") + ("gt" if kind == "max" else "lt")
     if x.elem == "i1":
         return b.binary("or" if kind == "max" else "and", x, y)
     return b.select(b.compare(predicate, x, y), x, y)
+
+
+def _is_number(v: V) -> bool:
+    """A float constant that is no NaN."""
+    if not (v.const and v.lanes == 1 and v.name.startswith("0x") and v.elem in ("float", "double")):
+        return False
+    return int(v.name, 16) & (2**63 - 1) <= 0x7FF << 52
 
 
 # -- integer division and remainders
