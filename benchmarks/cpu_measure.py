@@ -1,8 +1,9 @@
 """What the CPU benchmarks share: contenders in processes of their own, timing in turns, the peer's kept results.
 
 A script that uses this calls :func:`run` with ``make(name) -> Entry``.  The process of the contender "braze" measures
-eager and braze in turns, that of "torch" eager and torch.compile; speeds relative to eager are then compared.  Records
-are JSON lines on standard output.  The allocator's settings decide how many page faults a large output costs, so that
+eager and braze in turns, that of "torch" eager and torch.compile; speeds relative to eager are then compared.  With
+``--together`` one process measures all three in turns: what else the machine does then hits all of them.  Records are
+JSON lines on standard output.  The allocator's settings decide how many page faults a large output costs, so that
 all contenders run with them fixed.
 """
 
@@ -93,15 +94,15 @@ def contend(make: Callable[[str], Entry], names: list[str], seconds: float, kind
     """Measure one compiler beside eager, a JSON line a name on standard output."""
     import torch
 
-    if kind == "braze":
-        from braze import compile as compiler
+    if kind == "torch":
+        compiler = torch.compile
     else:
-        compiler = torch.compile  # type: ignore[assignment]
+        from braze import compile as compiler  # type: ignore[assignment]
     for name in names:
         torch.manual_seed(0)
         record: dict[str, Any] = {"name": name}
         try:
-            if kind != "braze":
+            if kind == "torch":
                 torch.compiler.reset()
             entry = make(name)
             want = entry.eager()
@@ -112,7 +113,13 @@ def contend(make: Callable[[str], Entry], names: list[str], seconds: float, kind
             record["cold_s"], record["cold_cpu_s"] = time.perf_counter() - start, cpu_seconds() - used
             record["error"] = 0.0 if random else error(got, want)
             del got, want
-            record["eager_us"], record["us"] = measure([entry.eager, call], seconds)
+            calls = [entry.eager, call]
+            if kind == "both":
+                torch.compiler.reset()
+                calls.append(entry.compiled(torch.compile))
+            record["eager_us"], record["us"], *theirs = measure(calls, seconds)
+            if theirs:
+                record["peer"] = {"eager_us": record["eager_us"], "us": theirs[0]}
         except Exception as e:  # one failure must not end the run
             record["failed"] = f"{type(e).__name__}: {str(e)[:300]}"
         print(json.dumps(record), flush=True)
@@ -175,23 +182,27 @@ def run(make: Callable[[str], Entry], groups: dict[str, list[str]], doc: str | N
     parser.add_argument("--kind", default="", help=", ".join(groups))
     parser.add_argument("--seconds", type=float, default=0.5, help="for each")
     parser.add_argument("--peer", default="", help="JSON of torch.compile's times; missing ones are measured")
+    parser.add_argument("--together", action="store_true", help="torch.compile in the same process and turns")
     parser.add_argument("--out", default="", help="JSON of all results")
+    parser.add_argument("--add", action="store_true", help="to the results that the file has: a run in parts")
     parser.add_argument("--contender", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     names = args.only.split(",") if args.only else groups.get(args.kind) or [n for g in groups.values() for n in g]
     if args.contender:
         contend(make, names, args.seconds, args.contender)
         return
-    theirs = peers(names, args) if args.peer else {}
+    theirs = peers(names, args) if args.peer and not args.together else {}
     heads = ("eager us", "braze us", "braze", "peer", "of peer", "cold s")
     print(f"{'':30s} {heads[0]:>10s} {heads[1]:>10s} {' '.join(f'{h:>7s}' for h in heads[2:])} error")
     records: list[dict[str, Any]] = []
 
     def show(record: dict[str, Any]) -> None:
+        if "peer" in record:
+            theirs[record["name"]] = record.pop("peer")
         records.append(record)
         print(line(record, theirs.get(record["name"])), flush=True)
 
-    ask("braze", names, args, show)
+    ask("both" if args.together else "braze", names, args, show)
     speed = {x["name"]: ratio(x) for x in records if "us" in x}
     against = [s / ratio(theirs[n]) for n, s in speed.items() if "us" in theirs.get(n, {})]
     print(f"{len(speed)}, geomean: {geomean(list(speed.values())):.2f}x of eager", end="")
@@ -200,4 +211,10 @@ def run(make: Callable[[str], Entry], groups: dict[str, list[str]], doc: str | N
         about = {"threads": args.threads, "machine": platform.machine(), "torch": version("torch")}
         about["command"] = " ".join(["python", *sys.argv])
         rows = [{**x, "peer": theirs.get(x["name"])} for x in records]
-        Path(args.out).write_text(json.dumps({"about": about, "results": rows}, indent=1))
+        path = Path(args.out)
+        if args.add and path.exists():
+            old = json.loads(path.read_text())
+            about["command"] = old["about"]["command"]
+            new = {x["name"] for x in rows}
+            rows = [x for x in old["results"] if x["name"] not in new] + rows
+        path.write_text(json.dumps({"about": about, "results": rows}, indent=1))

@@ -16,6 +16,7 @@ TRAITS = {
     "cpu": CPU,
     "splits and pieces": replace(CPU, split_points=8, split_pieces=1, parallel_rows=8, min_chunk=2),
     "short rows": replace(CPU, row_bytes=64, split_points=10, min_chunk=2),
+    "short axes": replace(CPU, split_points=8, fold_rows=1, short_axis=64),
     "columns that store": replace(CUDA, split_points=8, parallel_rows=4, line_elems=2, min_chunk=2),
     "wide machine, free arithmetic": replace(
         CUDA, split_points=4, parallel_rows=1000, line_elems=1, flop_bytes=0, min_chunk=2

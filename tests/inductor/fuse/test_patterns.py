@@ -140,6 +140,22 @@ def test_few_long_rows_are_split_on_a_wide_machine() -> None:
     check(forward, fused(forward, CUDA), sample(forward))
 
 
+def test_few_pixels_are_summed_after_the_images() -> None:
+    """Bias gradients of small images: the first kernel reads memory in order."""
+    cases: list[tuple[Any, tuple[int, ...], int]] = [
+        (lambda x: x.sum((0, 2)), (130, 40, 9), 2),
+        (lambda x: (x * 2).amax((0, 2, 3)), (256, 20, 3, 3), 2),
+        (lambda x: (x.sum((0, 2)), (x * x).mean((0, 2)) + 1), (130, 40, 9), 2),
+        (lambda x: x.sum((0, 2)), (100, 40, 9), 1),  # few images
+        (lambda x: x.sum((0, 2)), (130, 4, 100), 1),  # many pixels
+    ]
+    for fn, sizes, count in cases:
+        forward, _ = graphs(fn, (r(*sizes),))
+        program = fused(forward, CPU)
+        assert len(kernels(program)) == count, sizes
+        check(forward, program, sample(forward))
+
+
 def test_gelu_after_a_matrix_product_is_one_kernel() -> None:
     forward, _ = graphs(lambda x, w, b: F.gelu(F.linear(x, w, b)), (r(4, 16, 32), r(64, 32), r(64)))
     assert len(kernels(fused(forward))) == 1

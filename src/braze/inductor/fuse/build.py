@@ -16,7 +16,7 @@ from .ops import Analysis, Op
 from .passes import in_passes
 from .pieces import cat_cuts, piece_env
 from .placement import Placement
-from .split import split_reduction
+from .split import split_reduction, split_short_axis
 from .traits import DeviceTraits
 
 
@@ -78,6 +78,8 @@ def _kernels(
     if r:
         if needs_split(c, traits):
             return list(split_reduction(kernel, c.rows, c.column, traits, kernel.name))
+        if traits.short_axis and c.points > traits.split_points:
+            return list(split_short_axis(kernel, traits, kernel.name))
         return [kernel]
     cuts = cat_cuts(kernel) if traits.split_pieces and c.points >= traits.split_pieces else None
     if cuts is None:

@@ -33,6 +33,7 @@ from braze.ir import Expr, IntLike, Symbol, bounds, coefficient, substitute, sym
 from .passes import in_passes
 from .traits import DeviceTraits
 
+Cut = tuple[Axis, int]  # an axis, and into how many chunks
 FOLDS = {"sum", "prod", "max", "min", "any", "all"}
 
 
@@ -50,15 +51,50 @@ def identity(kind: str, dtype: torch.dtype) -> Any:
 def split_reduction(kernel: Kernel, rows: int, column: bool, traits: DeviceTraits, name: str) -> list[Kernel]:
     """Two kernels for one, or the kernel itself where its reductions depend on each other or feed points."""
     late = _after_reduction(kernel)
-    point = point_level(kernel)
-    for i in kernel.body:
-        if isinstance(i, Reduce) and (i.kind not in FOLDS or i.value in late):
-            return [kernel]
-        if i in late and i in point:
-            return [kernel]
+    if not _splits(kernel, late):
+        return [kernel]
     units = max(rows // (traits.split_columns or traits.line_elems), 1) if column else max(rows, 1)
     cuts = _choose(kernel, max(2 * traits.parallel_rows // units, 2), traits.min_chunk)
     return _Splitter(kernel, cuts, late, name).run() if cuts else [kernel]
+
+
+def _splits(kernel: Kernel, late: set[Any]) -> bool:
+    """No reduction depends on another, and no point on a reduction."""
+    point = point_level(kernel)
+    folds = all(i.kind in FOLDS and i.value not in late for i in kernel.body if isinstance(i, Reduce))
+    return folds and not any(i in late and i in point for i in kernel.body)
+
+
+def split_short_axis(kernel: Kernel, traits: DeviceTraits, name: str) -> list[Kernel]:
+    """The sum over images and pixels of each channel, where an image has few pixels: reading one channel of an image
+    after the other means little from each place.  So the images are added first, in memory order, then the pixels."""
+    late = _after_reduction(kernel)
+    inner = _short_axes(kernel, traits)
+    if not inner or not _splits(kernel, late):
+        return [kernel]
+    return _Splitter(kernel, inner, late, name, last=True).run()
+
+
+def _short_axes(kernel: Kernel, traits: DeviceTraits) -> list[Cut]:
+    """The innermost r axes that are few elements together: x axes lie between them and the long others."""
+    loads = [i for i in kernel.body if isinstance(i, Load) and not i.indirect]
+    walk = max(loads, key=lambda i: _share(i, kernel), default=None)
+    sizes = {a: a.size for a in kernel.r if isinstance(a.size, int)}
+    if walk is None or len(sizes) < max(len(kernel.r), 2):
+        return []
+    inner: list[Cut] = []
+    elements = 1
+    for a in sorted(sizes, key=lambda a: _step(walk, a)):
+        if _step(walk, a) != elements or elements * sizes[a] > traits.short_axis:
+            break
+        inner.insert(0, (a, sizes[a]))
+        elements *= sizes[a]
+    others = [a for a in sizes if (a, sizes[a]) not in inner]
+    rows = math.prod(sizes[a] for a in others)
+    if not inner or elements < 2 or rows < 2 * traits.fold_rows:
+        return []
+    far = min(_step(walk, a) for a in others) if others else 0
+    return inner if any(elements <= _step(walk, a) < far for a in kernel.x) else []
 
 
 def _after_reduction(kernel: Kernel) -> set[Any]:
@@ -68,9 +104,6 @@ def _after_reduction(kernel: Kernel) -> set[Any]:
         if isinstance(i, Reduce) or any(v in late for v in operands(i)):
             late.add(i)
     return late
-
-
-Cut = tuple[Axis, int]
 
 
 def _choose(kernel: Kernel, want: int, min_chunk: int) -> list[Cut]:
@@ -105,9 +138,10 @@ def _step(load: Load, a: Axis) -> int:
 
 
 class _Splitter:
-    """``chunk``: the new axes, one a cut; ``inner``: what is left of a cut axis; ``env``: the cut axes over both."""
+    """``chunk``: the new axes, one a cut; ``inner``: what is left of a cut axis; ``env``: the cut axes over both;
+    ``last``: the partial results have the chunks as their last dims."""
 
-    def __init__(self, kernel: Kernel, cuts: list[Cut], late: set[Any], name: str) -> None:
+    def __init__(self, kernel: Kernel, cuts: list[Cut], late: set[Any], name: str, last: bool = False) -> None:
         self.kernel, self.late, self.name = kernel, late, name
         self.chunk: list[Axis] = []
         self.inner: dict[Axis, list[Axis]] = {}
@@ -127,7 +161,8 @@ class _Splitter:
         self.body: list[Instr] = []
         self.new: dict[Any, Any] = {}
         self.parts: dict[Reduce, Buffer] = {}
-        self.place: tuple[IntLike, ...] = tuple([Expr({(a.index,): 1}) for a in (*self.chunk, *kernel.x)])
+        self.dims = (*kernel.x, *self.chunk) if last else (*self.chunk, *kernel.x)
+        self.place: tuple[IntLike, ...] = tuple([Expr({(a.index,): 1}) for a in self.dims])
 
     def add(self, i: Any) -> Any:
         self.body.append(i)
@@ -181,7 +216,7 @@ class _Splitter:
             value = self.add(Compute("where", (mask, value, other), i.dtype))
         if folds:  # else a chunk is one element
             value = self.add(Reduce(i.kind, value, i.dtype))
-        sizes = tuple([a.size for a in (*self.chunk, *self.kernel.x)])
+        sizes = tuple([a.size for a in self.dims])
         part = Buffer(f"{self.name}_part{len(self.parts)}", tensor_type(sizes, i.dtype, self.kernel.device))
         self.parts[i] = part
         self.add(Store(part, self.place, value))

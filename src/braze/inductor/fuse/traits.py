@@ -21,6 +21,8 @@ class DeviceTraits:
     that one thread makes (0: never).
     ``split_columns``: a column reduction gives each unit of the machine so many columns, or is split along its rows
     (0: ``line_elems``).
+    ``short_axis``: a reduction over several axes reduces the innermost one apart where it has at most so many elements
+    (0: never).
     ``far_step``: columns with a larger step, in bytes, fight for the same cache sets and pages.
     ``flop_bytes``: memory traffic, in bytes, that costs as much as one arithmetic instruction on one element.
     ``min_chunk``: a split reduction's chunks have at least so many points.
@@ -39,6 +41,7 @@ class DeviceTraits:
     fold_rows: int = 0
     far_step: int = 2048
     split_columns: int = 0
+    short_axis: int = 0
 
 
 CPU = DeviceTraits(
@@ -51,6 +54,7 @@ CPU = DeviceTraits(
     split_pieces=4096,
     fold_rows=64,
     split_columns=96,
+    short_axis=64,
 )
 CUDA = DeviceTraits(
     264,
