@@ -41,7 +41,34 @@ def kernel() -> None:
     program._EMITTED.clear()
 
 
-PLANTS = {"prims": decomposition, "loops": lowering, "codegen": kernel}
+def capturing() -> None:
+    """tanh captured as the sine."""
+    import torch
+
+    from braze.capture.vm.record import record
+    from braze.capture.vm.registry import HANDLERS
+
+    HANDLERS[torch.tanh] = lambda vm, args, kwargs: record(vm, torch.sin, args, kwargs)
+
+
+def differentiation() -> None:
+    """A softmax whose statistics are put together to twice its value."""
+    import torch
+
+    from braze.autograd import norms
+
+    aten = torch.ops.aten
+    old = norms.ROWS[aten._softmax.default]
+    norms.ROWS[aten._softmax.default] = lambda emit, call: emit(aten.mul.Scalar, old(emit, call), 2.0)
+
+
+PLANTS = {
+    "capture": capturing,
+    "autograd": differentiation,
+    "prims": decomposition,
+    "loops": lowering,
+    "codegen": kernel,
+}
 
 
 if __name__ == "__main__":  # python plants.py PLANT repro.py: run a repro with the wrong row in place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +13,17 @@ from plants import PLANTS
 from torch import nn
 from typer.testing import CliRunner
 
+from braze.autograd import norms
 from braze.bisect import bisect
 from braze.bisect.shrink import extract
 from braze.bisect.stages import difference, spread
+from braze.capture.vm.registry import HANDLERS
 from braze.cli.main import app
 from braze.inductor.codegen import llvm_ops, program
 from braze.inductor.loops.rules import RULES
 from braze.prims import registry
 
-TARGETS = {"prims": "gelu", "loops": "amax", "codegen": "tanh"}
+TARGETS = {"autograd": "softmax", "prims": "gelu", "loops": "amax", "codegen": "tanh"}
 
 
 class Net(nn.Module):
@@ -30,12 +33,12 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(self.b(nn.functional.gelu(self.a(x))))
-        return h * h.amax(-1, keepdim=True) + h.sum()
+        return h * h.amax(-1, keepdim=True) + h.sum() + torch.softmax(h, -1)
 
 
 @pytest.fixture
 def planted(request: pytest.FixtureRequest):
-    tables = (registry.DECOMPOSITIONS, RULES, llvm_ops.OPS)
+    tables = (registry.DECOMPOSITIONS, RULES, llvm_ops.OPS, HANDLERS, norms.ROWS)
     kept = [dict(t) for t in tables]
     PLANTS[request.param]()
     yield request.param
@@ -46,19 +49,56 @@ def planted(request: pytest.FixtureRequest):
     program._EMITTED.clear()
 
 
-@pytest.mark.parametrize("planted", list(PLANTS), indirect=True)
+def runs_alone(path: Path, plant: str) -> None:
+    """The repro fails with the wrong row in place and not without it, in processes of its own."""
+    plants = Path(__file__).parent / "plants.py"
+    wrong = subprocess.run([sys.executable, plants, plant, path], capture_output=True, text=True)
+    assert wrong.returncode == 1 and f"{plant} differs" in wrong.stdout, wrong.stderr
+    right = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert right.returncode == 0 and f"{plant} agrees" in right.stdout, right.stderr
+
+
+@pytest.mark.parametrize("planted", ["autograd", "prims", "loops", "codegen"], indirect=True)
 def test_planted(planted: str, tmp_path: Path) -> None:
     path = tmp_path / "repro.py"
     found = bisect(Net(), path)(torch.randn(5, 12))
-    assert found.stage == planted and "forward" in found.side, str(found)
+    assert found.stage == planted and "graph_0" in found.side, str(found)
     calls = [n for n in found.graph.nodes if n.op == "call"]
     assert len(calls) == 1 and TARGETS[planted] in str(calls[0].target)
     assert str(path) in str(found)
-    plants = Path(__file__).parent / "plants.py"
-    wrong = subprocess.run([sys.executable, plants, planted, path], capture_output=True, text=True)
-    assert wrong.returncode == 1 and f"{planted} differs" in wrong.stdout, wrong.stderr
-    right = subprocess.run([sys.executable, path], capture_output=True, text=True)
-    assert right.returncode == 0 and f"{planted} agrees" in right.stdout, right.stderr
+    runs_alone(path, planted)
+
+
+def alone(x: torch.Tensor) -> torch.Tensor:
+    y = torch.cos(x)
+    return torch.tanh(y) + 1
+
+
+@pytest.mark.parametrize("planted", ["capture"], indirect=True)
+@pytest.mark.parametrize("fn", [Net(), alone], ids=["module", "function"])
+def test_a_wrong_capture(planted: str, fn: Any, tmp_path: Path) -> None:
+    """The repro has the function and its arguments; the line is the one whose value the function never computes."""
+    path = tmp_path / "repro.py"
+    found = bisect(fn, path)(torch.randn(5, 12))
+    assert found.stage == "capture" and found.loc is not None and "torch.tanh" in found.loc.text, str(found)
+    runs_alone(path, planted)
+
+
+@pytest.mark.parametrize("planted", ["capture"], indirect=True)
+def test_what_cannot_be_stored_has_no_repro(planted: str, tmp_path: Path) -> None:
+    """A function inside of a function: its source where that says all, else only the diagnosis."""
+    scale = 2.0
+
+    def plain(x):
+        return torch.tanh(x)
+
+    def reads(x):
+        return torch.tanh(x) * scale
+
+    found = bisect(plain, tmp_path / "a.py")(torch.randn(4))
+    runs_alone(tmp_path / "a.py", planted)
+    found = bisect(reads, tmp_path / "b.py")(torch.randn(4))
+    assert found.stage == "capture" and found.path is None and not (tmp_path / "b.py").exists()
 
 
 def test_all_agree_forward_and_backward(tmp_path: Path) -> None:

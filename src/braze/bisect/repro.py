@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 
 from braze import prims
+from braze.bisect.check import check
 from braze.bisect.repro import random_input
-from braze.bisect.stages import check
 from braze.ir import Graph, tensor_type
 from braze.runtime.spelling import spelled
 
@@ -103,7 +103,9 @@ def _graph(graph: Graph, names: Names) -> str:
 
 def _type(val: Any, names: Names) -> str:
     if isinstance(val, TensorType):
-        return f"tensor_type({names.value(val.sizes)}, {val.dtype}, {str(val.device)!r}, {names.value(val.strides)})"
+        grad = ", True" if val.requires_grad else ""
+        sizes, strides = names.value(val.sizes), names.value(val.strides)
+        return f"tensor_type({sizes}, {val.dtype}, {str(val.device)!r}, {strides}{grad})"
     if isinstance(val, (tuple, list)):
         return "(" + "".join(f"{_type(v, names)}, " for v in val) + ")"
     return names.value(val)

@@ -163,19 +163,3 @@ def _nudged(x: Any, make: torch.Generator) -> Any:
     noise = torch.randint(-1, 2, x.shape, generator=make).to(x.device, torch.float64)
     out = x.detach().double() * (1 + torch.finfo(x.dtype).eps * noise)
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(out)
-
-
-def differs(stage: str, graph: Graph, inputs: Inputs) -> str:
-    """How a stage's outputs differ from the graph's meaning, "" when they agree. An exception is a difference."""
-    want = reference(graph, inputs)
-    try:
-        return difference(run_stage(stage, graph, inputs), want, spread(graph, inputs))
-    except Exception as e:
-        return f"{type(e).__name__}: {e}"
-
-
-def check(stage: str, graph: Graph, inputs: Inputs) -> int:
-    """Say whether a stage keeps a graph's meaning; the exit status of a repro: 1 when it does not."""
-    said = differs(stage, graph, inputs)
-    print(f"{stage} differs: {said}" if said else f"{stage} agrees with what the graph means")
-    return 1 if said else 0
