@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -34,6 +35,8 @@ class Net(nn.Module):
         (dict(model=Net(), mode="default", options={"verify": True}), ValueError, "mode or options, not both"),
         (dict(model=Net(), options={"nope": 1}), ValueError, "unknown option 'nope'"),
         (dict(model=Net(), dynamic="yes"), ValueError, "dynamic must be"),
+        (dict(model=Net(), recompile_limit=0), ValueError, "recompile_limit must be a positive"),
+        (dict(model=Net(), fulgraph=True), TypeError, "unexpected keyword argument 'fulgraph'"),
     ],
 )
 def test_bad_arguments(arguments: dict, error: type[Exception], text: str) -> None:
@@ -54,6 +57,27 @@ def test_decorator_forms() -> None:
     x = torch.ones(3)
     assert f.__doc__ == "Doc." and f.__name__ == "f"
     torch.testing.assert_close((f(x), g(x)), (x + 1, x + 1))
+
+
+def test_every_argument_of_torch_compile_is_taken() -> None:
+    """Or is missing for a reason that docs/migrating.md gives."""
+    theirs, ours = (set(inspect.signature(f).parameters) for f in (torch.compile, braze.compile))
+    assert theirs - ours <= {"dynamic_shapes"}
+    fast = braze.compile(Net(), backend=None, name="a net", recompile_limit=2, isolate_recompiles=False)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(braze.compile()(fast)(x), fast(x))
+    assert braze.explain(fast, quiet=True)(x).report.title == "a net"
+
+
+def test_the_recompile_limit_of_one_call(caplog: pytest.LogCaptureFixture) -> None:
+    def f(x: torch.Tensor, kind: str) -> torch.Tensor:
+        return getattr(torch, kind)(x)
+
+    fast = braze.compile(f, recompile_limit=2)
+    x = torch.rand(3)
+    for kind in ("sin", "cos", "exp", "tanh"):
+        torch.testing.assert_close(fast(x, kind), getattr(torch, kind)(x))
+    assert len(log_of(fast).graphs) == 2 and "it was compiled 2 times" in caplog.text
 
 
 def test_disable_returns_the_model() -> None:

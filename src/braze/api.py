@@ -30,16 +30,21 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: str | Callable[..., Any] | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
+    name: str | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = True,
 ) -> Any:
     """Compile a function or an ``nn.Module``; also a decorator. The arguments are torch.compile's.
 
     ``fullgraph=True`` makes a graph break an error. ``mode`` is "default", "reduce-overhead", "max-autotune" or
     "max-autotune-no-cudagraphs"; ``options`` sets fields of :class:`braze.Config` by name instead. ``backend`` is a
-    name from :func:`braze.list_backends` or a callable ``backend(gm, example_inputs) -> callable``.
+    name from :func:`braze.list_backends` or a callable ``backend(gm, example_inputs) -> callable``; None is "inductor".
+    ``name`` is what reports call it. ``recompile_limit``: versions of one frame before it runs in eager.
+    ``isolate_recompiles`` changes nothing: calls of ``compile`` never share versions.
 
     A compiled module shares the original's parameters and attributes, keeps its class (``isinstance``), its
     ``state_dict`` keys, and can be pickled and deep-copied.
@@ -48,7 +53,15 @@ def compile(
     """
     if model is None:
         return lambda m: compile(
-            m, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+            m,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            backend=backend,
+            mode=mode,
+            options=options,
+            name=name,
+            disable=disable,
+            recompile_limit=recompile_limit,
         )
     if not callable(model):
         raise TypeError(f"braze.compile takes a function or an nn.Module, got {type(model).__name__}: {model!r}")
@@ -56,10 +69,16 @@ def compile(
         raise TypeError(
             f"braze.compile takes a function or an instance, got the class {model.__name__}; compile its instance"
         )
-    settings = make_settings(fullgraph, dynamic, backend, mode, options)
+    settings = make_settings(fullgraph, dynamic, "inductor" if backend is None else backend, mode, options)
+    if recompile_limit is not None:
+        if not isinstance(recompile_limit, int) or recompile_limit < 1:
+            raise ValueError(f"recompile_limit must be a positive whole number, got {recompile_limit!r}")
+        settings = replace(settings, config=replace(settings.config, recompile_limit=recompile_limit))
     if disable:
         return model
-    return _compile(model, settings)
+    compiled = _compile(model, settings)
+    compiled._braze_session.log.name = name or ""
+    return compiled
 
 
 def make_settings(

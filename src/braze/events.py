@@ -194,6 +194,7 @@ class CompileLog:
     spans: list[Span] = field(default_factory=list)  # of whole frames: capture, with what it compiled inside
     watch: Watch | None = None
     debug: int = 0
+    name: str = ""  # what the user calls it
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

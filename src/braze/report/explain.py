@@ -77,7 +77,7 @@ def explain(
         log = log_of(compiled)
         assert log is not None
         log.guards = compiled._braze_session.describe_guards()  # type: ignore[union-attr]
-        report = Report(log, cache=cache_counts(), title=name_of(fn))
+        report = Report(log, cache=cache_counts(), title=log.name or name_of(fn))
         report.cuda = any(t.is_cuda for t in tensors_in((output, args, kwargs)))
         if measure:
             with unchanged(fn):
