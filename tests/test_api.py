@@ -78,6 +78,7 @@ def test_the_recompile_limit_of_one_call(caplog: pytest.LogCaptureFixture) -> No
     for kind in ("sin", "cos", "exp", "tanh"):
         torch.testing.assert_close(fast(x, kind), getattr(torch, kind)(x))
     assert len(log_of(fast).graphs) == 2 and "it was compiled 2 times" in caplog.text
+    assert "compiled too often and runs in eager" in str(braze.explain(fast, quiet=True)(x, "sin"))
 
 
 def test_disable_returns_the_model() -> None:

@@ -189,6 +189,7 @@ class CompileLog:
     recompiles: list[Recompile] = field(default_factory=list)
     guard_failures: list[GuardFailure] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
+    gave_up: list[str] = field(default_factory=list)  # frames that run in eager from then on, and why
     sizes: dict[str, dict[str, SizeNote]] = field(default_factory=dict)  # frame -> where a size is read -> the note
     seconds: dict[str, float] = field(default_factory=dict)  # whole-frame stages (capture)
     spans: list[Span] = field(default_factory=list)  # of whole frames: capture, with what it compiled inside

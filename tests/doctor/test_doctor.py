@@ -124,6 +124,11 @@ def test_reads_of_tensors_on_the_host_are_no_syncs(tmp_path: Path) -> None:
     assert {f.check for f in found} == {"optimizer"}, found
 
 
+def test_a_frame_that_is_compiled_too_often(tmp_path: Path) -> None:
+    text = PLANTED["recompile"][0].replace("compile(model)", "compile(model, recompile_limit=2)")
+    assert {f.check for f in diagnose(written(tmp_path, text))} == {"recompile-limit"}
+
+
 def test_an_interrupt_judges_what_was_seen(tmp_path: Path) -> None:
     text = train(zero="opt.zero_grad(set_to_none=False)", extra="if i == 4: raise KeyboardInterrupt")
     assert [f.check for f in diagnose(written(tmp_path, text))] == ["zero-grad"]

@@ -270,6 +270,7 @@ class Session(_C.Session):  # type: ignore[misc]
     def _give_up(self, code: CodeType, like: Version | None, reason: str) -> None:
         """Run the original when no version fits, for the root objects of ``like`` (None: for all)."""
         logger.warning("braze stops compiling %s: %s", frame_name(code), reason)
+        self.log.gave_up.append(f"{frame_name(code)}: {reason}")
         roots = like.roots if like is not None else []
         guards = GuardSet(roots)
         program = compile_guards(guards) if roots else None

@@ -99,6 +99,18 @@ def fallbacks(o: Observation) -> Iterator[Finding]:
                 )
 
 
+def recompile_limit(o: Observation) -> Iterator[Finding]:
+    """Frames that were compiled so often that they are not any more."""
+    for log in o.logs:
+        for text in log.gave_up:
+            yield Finding(
+                "recompile-limit",
+                f"compiled too often, now in eager when no version fits: {text}",
+                estimated("no speed-up for these calls"),
+                "see the recompiles; braze.compile(model, recompile_limit=64) allows more versions",
+            )
+
+
 def breaks(o: Observation) -> Iterator[Finding]:
     """Graph breaks, apart from data-dependent shapes; those of one line together."""
     for log in o.logs:
@@ -345,6 +357,7 @@ CHECKS: tuple[Check, ...] = (
     compiled_in_a_loop,
     unfused,
     fallbacks,
+    recompile_limit,
     breaks,
     recompiles,
     devices,

@@ -130,6 +130,7 @@ class Report:
             "sizes": {frame: [asdict(n) for n in notes.values()] for frame, notes in self.log.sizes.items() if notes},
             "guard_failures": [_event(f) for f in self.log.guard_failures],
             "guards": list(self.log.guards),
+            "gave_up": list(self.log.gave_up),
             "steps": [s.as_dict() for side in self.sides for s in side.steps],
             "memory": {f"{s.graph}: {s.side}": [asdict(m) for m in s.memory] for s in self.sides},
             "measured_memory": {"peak": self.peak, "held": self.memory},

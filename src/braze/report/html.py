@@ -64,7 +64,7 @@ def _script(text: str) -> Any:
 
 def _mood(report: Report) -> str:
     log = report.log
-    if not log.graphs or any(g.fallback for g in log.graphs):
+    if not log.graphs or log.gave_up or any(g.fallback for g in log.graphs):
         return "bad"
     return "warn" if log.breaks or log.recompiles else "good"
 

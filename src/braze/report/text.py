@@ -43,6 +43,8 @@ def _obstacle(report: Report) -> str:
     eager = [g for g in log.graphs if g.fallback]
     if eager:
         return f"Runs in eager after a compile failure: {', '.join(g.name for g in eager)} ({eager[0].fallback})."
+    if log.gave_up:
+        return f"It was compiled too often and runs in eager when no version fits: {log.gave_up[-1]}."
     if log.breaks:
         b = max(log.breaks, key=lambda b: b.count)
         return f"The graph breaks at {b.loc or 'an unknown line'}: {b.reason}."
