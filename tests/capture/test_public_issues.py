@@ -178,7 +178,7 @@ def test_150706_172547_a_repeated_block_is_captured_in_linear_time() -> None:
     assert [b.calls for b in many.layers] == [1] * 12
 
 
-def test_155558_191753_a_second_call_does_not_capture_again() -> None:
+def test_155558_191753_185886_a_second_call_does_not_capture_again() -> None:
     f = compiled(Deep(3))
     f(X)
     n = len(log_of(f).graphs)  # type: ignore[union-attr]

@@ -52,12 +52,18 @@ def _regions(plan: Plan) -> dict[Node, int]:
         region = source.tags.get("checkpoint") if source.tags else None
         if region is not None and n.op == "call":
             found[n] = region
-    if found:
-        for n in reversed(plan.graph.nodes):
-            if n.op == "call" and n not in found and n in plan.early:
-                readers = {found.get(u, -1) for u in plan.users[n] if u in plan.early}
-                if len(readers) == 1 and -1 not in readers and any(found.get(a) in readers for a in operands(n)):
-                    found[n] = readers.pop()
+    if not found:
+        return found
+    calls = [n for n in plan.graph.nodes if n.op == "call" and n in plan.early]
+    below: dict[Node, int] = dict(found)  # the region that all readers lie in
+    for n in reversed(calls):
+        if n not in found:
+            readers = {below.get(u, -1) for u in plan.users[n] if u in plan.early}
+            if len(readers) == 1 and -1 not in readers:
+                below[n] = readers.pop()
+    for n in calls:
+        if n in below and n not in found and any(found.get(a) == below[n] for a in operands(n)):
+            found[n] = below[n]
     return found
 
 
