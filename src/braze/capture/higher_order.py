@@ -1,5 +1,7 @@
 """Control flow written as calls (``torch.cond``, scans, ``flex_attention``), as the plain Python that it stands for.
 
+Also ``nn.Transformer``'s look at the values of its masks, which only chooses between two ways to the same result.
+
 Libraries that see ``torch.compiler.is_compiling()`` call these functions; PyTorch's own versions start PyTorch's own
 compiler. Capture inlines the versions below in their place: a known predicate takes its branch, one that depends on
 tensor values breaks the graph there.
@@ -151,6 +153,11 @@ def flex_attention(
     return (out, lse) if return_lse else out
 
 
+def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether the caller says so. A mask that is given is used, whatever its values are: those of a causal one, too."""
+    return is_causal is True
+
+
 _PEER = "torch._higher_" + "order_ops."
 _PLAIN: dict[tuple[str, str], Any] = {
     (_PEER + "cond", "cond"): cond,
@@ -159,6 +166,7 @@ _PLAIN: dict[tuple[str, str], Any] = {
     (_PEER + "scan", "scan"): scan,
     (_PEER + "associative_scan", "associative_scan"): associative_scan,
     ("torch.nn.attention.flex_attention", "flex_attention"): flex_attention,
+    ("torch.nn.modules.transformer", "_detect_is_causal_mask"): detect_is_causal_mask,
 }
 
 

@@ -54,9 +54,13 @@ def by_execution(op: OpOverload) -> Rule:
 
 
 def _call(op: OpOverload, args: Any, kwargs: Any, stand_in: bool) -> Any:
-    """The operator's results on tensors of zeros."""
+    """The operator's results on tensors of zeros. Under grad mode, where some kernels give more."""
     real = map_leaves((list(args), kwargs), lambda x: _real(x, stand_in))
-    with torch.no_grad(), torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags):
+    with (
+        torch.enable_grad(),
+        torch._C._AutoDispatchBelowAutograd(),
+        torch.random.fork_rng(enabled=torch.Tag.nondeterministic_seeded in op.tags),
+    ):
         return op(*real[0], **real[1])
 
 

@@ -83,3 +83,29 @@ def no_saved_tensors_hooks() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(lifted):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@contextmanager
+def kept_modes() -> Iterator[None]:
+    """Grad mode and autocast afterwards as before: a traced program switches them, and an error leaves it half-way."""
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    casts = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    depth = _nesting()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        while _nesting() > depth:
+            torch.autocast_decrement_nesting()
+        while _nesting() < depth:
+            torch.autocast_increment_nesting()
+
+
+def _nesting() -> int:
+    """How many autocast contexts are entered."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()

@@ -62,6 +62,11 @@ def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
 
 def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a torch function. NotConst if an argument cannot be held by a graph; Break if it needs data or fails."""
+    for name in ("alpha", "value"):  # numbers, which a tensor may give
+        if isinstance(kwargs.get(name), TensorValue):
+            from .handlers.tensors import number_of
+
+            kwargs = {**kwargs, name: number_of(vm, kwargs[name]) or kwargs[name]}  # type: ignore[arg-type]
     if any(map(holds_float, args)) or kwargs and any(map(holds_float, kwargs.values())):
         return record_float(vm, target, args, kwargs)
     if vm.plan.capturable:

@@ -27,7 +27,7 @@ executable(
     histogram.bins_tensor histogram.bin_ct _histogramdd_bin_edges _histogramdd_from_bin_cts
     _histogramdd_from_bin_tensors _embedding_bag _embedding_bag_forward_only _embedding_bag_backward
     _embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward mkldnn_rnn_layer
-    mkldnn_rnn_layer_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell
+    _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell
     _thnn_fused_gru_cell_backward _cudnn_rnn _cudnn_rnn_backward _cudnn_rnn_flatten_weight _ctc_loss
     _ctc_loss_backward _native_multi_head_attention _transform_bias_rescale_qkv nanmedian special_log_softmax
     """
@@ -88,6 +88,15 @@ def lu_solve_out(
         raise Unsupported("linalg.lu_solve(left=False) with a complex out=, which it flags as lazily conjugated")
     out: TensorType = lu_solve(lu, pivots, b, left=left, adjoint=adjoint)
     return out
+
+
+@rule("mkldnn_rnn_layer_backward")
+def rnn_backward(
+    x: TensorType, w: TensorType, u: TensorType, b: Any, c: Any, h: TensorType, cell: Any, *rest: Any
+) -> Any:
+    """Gradients of the input, both weights, both biases (also where there are none) and both states."""
+    bias = fresh(w, (w.sizes[0],))
+    return tuple([bias if t is None else fresh(t, t.sizes) for t in (x, w, u, None, None, h, cell)])
 
 
 @rule("linalg_ldl_solve")
