@@ -135,6 +135,17 @@ def pool_sizes(x: TensorType, rank: int, kernel: Any, stride: Any, padding: Any,
     return (*x.sizes[: x.rank - rank], *spatial)
 
 
+@rule("conv_tbc")
+def conv_tbc(x: TensorType, w: TensorType, b: TensorType, pad: int = 0) -> TensorType:
+    """[time, batch, channels] by weights [width, channels, out channels]."""
+    return fresh(x, (x.sizes[0] + 2 * pad - w.sizes[0] + 1, x.sizes[1], w.sizes[2]))
+
+
+@rule("conv_tbc_backward")
+def conv_tbc_backward(g: TensorType, x: TensorType, w: TensorType, b: TensorType, pad: int) -> Any:
+    return tuple([fresh(t, t.sizes) for t in (x, w, b)])
+
+
 @rule("max_pool2d_with_indices")
 def max_pool2d(x: TensorType, k: Any, s: Any = (), p: Any = 0, d: Any = 1, ceil: bool = False) -> Any:
     n = pool_sizes(x, 2, k, s, p, d, ceil)

@@ -19,6 +19,7 @@ from ..registry import BREAKS, HANDLERS, handles, pure, simple
 from ..signals import Break, NotConst, Raised, unsupported
 from ..values import symbolic
 from ..values.base import NONE, Const, Value, boolean
+from ..values.floats import FloatValue
 from ..values.functions import LocalClass, SuperValue, runs_anytime
 from ..values.iterators import CallIterator, ItemsIterator, LazyIterator, RangeIterator
 from ..values.mappings import DictValue, DictView, SetValue
@@ -387,6 +388,9 @@ def _extreme(name: str, op: str) -> Any:
             k = x if plain else key.call(vm, [x], {})
             if isinstance(k, TensorValue) or isinstance(best_key, TensorValue):
                 unsupported(f"{name}() over tensors", f"use torch.{name} or torch.{name}imum")
+            if plain and any(isinstance(y, FloatValue) and not y.known for y in (best, x)):
+                best = best_key = FloatValue(function=getattr(builtins, name), args=(best, x))
+                continue
             if vm.compare(op, k, best_key).truth(vm):
                 best, best_key = x, k
         return best

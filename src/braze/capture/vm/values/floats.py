@@ -43,6 +43,8 @@ ARITHMETIC: dict[str, Any] = {
 
 
 TENSOR_FORMS: dict[Any, Any] = {math.sqrt: torch.sqrt}
+EXTREMES: dict[Any, Any] = {max: operator.gt, min: operator.lt}
+"""``max(a, b)`` is b where b > a, and a everywhere else (a NaN, too)."""
 
 
 def is_symbolic(v: Value) -> bool:
@@ -142,7 +144,11 @@ class FloatValue(Value):
                 self._tensor = vm.add_float(self)
             else:
                 args = [self._operand(vm, a) for a in self.args]
-                out = vm.record(TENSOR_FORMS.get(self.function, self.function), args, {})
+                if self.function in EXTREMES:
+                    beyond = vm.record(EXTREMES[self.function], args[::-1], {})
+                    out = vm.record(torch.where, [beyond, *args[::-1]], {})
+                else:
+                    out = vm.record(TENSOR_FORMS.get(self.function, self.function), args, {})
                 assert isinstance(out, TensorValue)
                 self._tensor = out
         return self._tensor
