@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib.metadata
+import importlib.util
 import logging
 import sys
 from dataclasses import dataclass, field
@@ -210,6 +212,17 @@ def cached_parametrizations(x):
     with parametrize.cached():
         y = PARAMETRIZED(x) + PARAMETRIZED(x)
     return y, PARAMETRIZED.weight
+
+
+@case(X)
+def packages(x):
+    if importlib.util.find_spec("torch") is not None and importlib.util.find_spec("no_such_package") is None:
+        x = x + 1
+    try:
+        importlib.metadata.version("no_such_package")
+    except importlib.metadata.PackageNotFoundError:
+        x = x * 2
+    return x, importlib.metadata.version("torch")
 
 
 # ---- tensors

@@ -6,6 +6,8 @@ import collections
 import contextvars
 import copy
 import functools
+import importlib.metadata
+import importlib.util
 import inspect
 import itertools
 import logging
@@ -27,7 +29,7 @@ from ..attributes import BINDERS, find
 from ..passing import passes_result
 from ..registry import BREAKS, CALLS_BY_TYPE, HANDLERS, handles, pure, simple
 from ..resume import resume
-from ..signals import unsupported
+from ..signals import NotConst, unsupported
 from ..values.base import NONE, Const, Value
 from ..values.existing import LEAVES
 from ..values.functions import GetterValue, MadeFunction, MethodValue, PartialValue
@@ -48,6 +50,27 @@ for _f in (time.time, time.perf_counter, time.monotonic, time.process_time, time
     BREAKS[_f] = (f"time.{_f.__name__}()", "")
 for _f in (random.random, random.randint, random.choice, random.shuffle, random.uniform, random.randrange, random.seed):
     BREAKS[_f] = (f"random.{_f.__name__}()", "use torch's random functions")
+
+
+# ---- which packages there are, which does not change
+
+
+def _of_packages(function: Any) -> None:
+    @handles(function)
+    def call(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        try:
+            real, named = [a.as_python(vm) for a in args], {k: a.as_python(vm) for k, a in kwargs.items()}
+        except NotConst:
+            unsupported(f"{function.__name__}() of a name that is not known while compiling")
+        try:
+            out = function(*real, **named)
+        except Exception as e:
+            vm.raise_real(e)
+        return vm.wrap(out, vm.sources.const(out, f"{function.__name__}({real})"))
+
+
+for _f in (importlib.util.find_spec, importlib.metadata.version):
+    _of_packages(_f)
 
 
 # ---- warnings and logging: made after the graph has run
