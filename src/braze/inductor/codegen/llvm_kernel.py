@@ -214,7 +214,7 @@ class Writer:
         while width:
             if rest & width:
                 at = main
-                self.with_lanes(Lanes(axis.index, width), lambda at=at: list(body(at, [])))  # type: ignore[misc]
+                self.with_lanes(Lanes(axis.index, width), lambda at=at: list(body(at, [])))
                 main = b.const("i64", int(main.name) + width) if main.const else b.add(main, b.const("i64", width))
             width //= 2
         return []

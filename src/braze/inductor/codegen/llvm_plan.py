@@ -237,7 +237,7 @@ def _lane_cost(nest: Nest, axis: Axis, woven: bool = False) -> float:
             cost += 1e6  # lanes along it would change which of the stores to one element is the last
         elif step in (0, 1) or (step == -1 and isinstance(i, Load)):
             cost += 0.25 if step == 0 else 1.0
-        elif isinstance(i, Load) and i.mask is None and step in range(2, MAX_STEP + 1):
+        elif isinstance(i, Load) and i.mask is None and isinstance(step, int) and 2 <= step <= MAX_STEP:
             cost += 0.6 + 0.4 * step
         else:
             cost += 12.0 if isinstance(i, Store) else 8.0
