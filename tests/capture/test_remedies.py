@@ -59,3 +59,65 @@ def test_a_break_has_a_remedy_and_a_time() -> None:
     assert log is not None
     (b,) = log.breaks
     assert "item" in b.reason and b.hint and b.seconds > 0 and b.loc is not None and "item()" in b.loc.text
+
+
+def test_a_decision_on_a_number_names_its_line() -> None:
+    @braze.compile(backend="eager")
+    def f(x: torch.Tensor, k: int) -> torch.Tensor:
+        y = x + 1
+        return y * k if k > 3 else y - k  # the line
+
+    for k in (1, 2, 5):
+        f(torch.ones(3), k)
+    log = log_of(f)
+    assert log is not None
+    last = log.recompiles[-1]
+    assert last.reason == "k <= 3: got 5" and "outcome" in last.hint
+    assert last.loc is not None and last.loc.text == "return y * k if k > 3 else y - k  # the line"
+
+
+def test_what_was_found_is_said_in_the_guards_terms() -> None:
+    class Options:
+        mode = "a"
+
+    options = Options()
+
+    @braze.compile(backend="eager")
+    def f(x: torch.Tensor, items: list[int], table: dict[str, int], act: object) -> torch.Tensor:
+        y = x * len(items) + len(table)
+        return act(y) if options.mode == "a" else y  # type: ignore[operator]
+
+    x = torch.ones(3)
+    f(x, [1, 2], {"a": 1}, torch.sin)
+    f(x, [1, 2, 3], {"a": 1}, torch.sin)
+    f(x, [1, 2, 3], {"a": 1, "b": 2}, torch.sin)
+    f(x, [1, 2, 3], {"a": 1, "b": 2}, torch.cos)
+    options.mode = "b"
+    f(x, [1, 2, 3], {"a": 1, "b": 2}, torch.cos)
+    log = log_of(f)
+    assert log is not None
+    found = [r.reason for r in log.recompiles]
+    assert found == [
+        "items: expected length 2, got length 3",
+        "table: expected keys ['a'], got keys ['a', 'b']",
+        "act: expected the object sin, got cos",
+        "options: expected no instance attribute 'mode', got mode = 'b'",
+    ]
+    assert all(r.hint and r.loc is not None for r in log.recompiles)
+
+
+def test_every_break_has_a_remedy_and_a_readable_reason() -> None:
+    import numpy as np
+
+    @braze.compile(backend="eager")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = torch.from_numpy(np.sort(x.numpy())) + 1
+        with open(__file__):
+            return torch.nonzero(y) + 1
+
+    f(torch.ones(3))
+    log = log_of(f)
+    assert log is not None and len(log.breaks) >= 4
+    assert all(b.hint and b.loc is not None and b.count == 1 for b in log.breaks)
+    assert any("torch.nonzero: the size of the result" in b.reason for b in log.breaks)
+    assert not any("_VariableFunctionsClass" in b.reason for b in log.breaks)

@@ -45,6 +45,8 @@ logger = logging.getLogger("braze")
 OBJECTS_PER_CODE = 16  # root objects for which one code object may have a full set of versions
 BREAKS_PER_CAUSE = 32  # versions of one function, continuations included, that may end in the same graph break
 
+_ANY_BREAK = "do it before or after the compiled function, or in a function that is marked with braze.disable"
+
 _lock = threading.RLock()  # one capture at a time: the stages below are not made for more
 _codes: dict[int, weakref.ref[CodeType]] = {}  # code objects that have entries or marks
 
@@ -379,10 +381,10 @@ def capture_with_vm(code: CodeType, function: FunctionType, args: tuple[Any, ...
     seconds = time.perf_counter() - start
     if isinstance(got, vm.Skip):
         if got.loc is not None:
-            session.log.add_break(got.reason, got.loc, got.hint).seconds += seconds
+            session.log.add_break(got.reason, got.loc, got.hint or _ANY_BREAK).seconds += seconds
         return Skip(got.reason, got.always, got.once, got.guards)
     for reason, loc in got.breaks:
-        session.log.add_break(reason, loc, got.hint).seconds += seconds
+        session.log.add_break(reason, loc, got.hint or _ANY_BREAK).seconds += seconds
         over = session.over_budget(code, reason, loc)
         if over:
             return Skip(over)

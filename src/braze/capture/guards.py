@@ -8,11 +8,12 @@ order in which they were added, parents before children.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -46,6 +47,11 @@ def same_constant(a: Any, b: Any) -> bool:
 def _short(value: Any, limit: int = 80) -> str:
     if isinstance(value, type):
         return value.__qualname__
+    if isinstance(value, FunctionType):
+        code = value.__code__
+        return f"{value.__qualname__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    if isinstance(value, (BuiltinFunctionType, ModuleType)):
+        return value.__name__
     text = str(TensorSpec.of(value)) if isinstance(value, torch.Tensor) else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
@@ -576,7 +582,8 @@ class GuardSet:
         for g in guards:
             self.add(g)
 
-    def add(self, guard: Guard) -> None:
+    def add(self, guard: Guard, loc: Loc | None = None) -> None:
+        """``loc``: the user's line, where it is not the one at hand."""
         if isinstance(guard, (EqualsConst, TensorMatch)):
             cls = type(guard.value) if isinstance(guard, EqualsConst) else guard.spec.cls
             self._implied_type[guard.source] = cls
@@ -586,7 +593,7 @@ class GuardSet:
         key = _guard_key(guard)
         if key not in self._guards:
             self._guards[key] = guard
-            self._locs[key] = self.here() if self.here is not None else None
+            self._locs[key] = self.here() if loc is None and self.here is not None else loc
 
     def loc(self, guard: Guard) -> Loc | None:
         """The user's line for which the guard was added."""
@@ -616,6 +623,23 @@ class GuardSet:
         return None
 
 
+def _found(guard: ValueGuard, value: Any) -> str:
+    """What was found in place of what a guard expects, in the guard's terms."""
+    if isinstance(guard, TypeIs):
+        return f"type {type(value).__qualname__}"
+    if isinstance(guard, Length):
+        return f"length {raw_length(value)}"
+    if isinstance(guard, DictKeys) and isinstance(value, dict):
+        return f"keys {_short(list(value))}"
+    if isinstance(guard, DictHas):
+        return "it" if guard.key in value else "none"
+    if isinstance(guard, (InstanceLacks, HasNoAttr, ClassLacks)):
+        return f"{guard.attribute} = {_short(getattr(value, guard.attribute, '?'))}"
+    if isinstance(guard, CodeIs) and isinstance(value, FunctionType):
+        return _short(value)
+    return _short(value)
+
+
 def failure(guard: Guard, frame: FrameValues) -> str | None:
     """None where ``guard`` holds in the frame, else what was expected and what was found. Never raises."""
     try:
@@ -633,7 +657,7 @@ def failure(guard: Guard, frame: FrameValues) -> str | None:
         return f"{guard.source.name()}: expected {guard.expected()}, got {got}"
     if isinstance(guard, TensorMatch):
         return f"{guard.source.name()}: {guard.spec.mismatch(value)}"
-    got = f"type {type(value).__qualname__}" if isinstance(guard, TypeIs) else _short(value)
+    got = _found(guard, value)
     if isinstance(guard, IntRange):
         return f"{guard}: got {got}"
     return f"{guard.source.name()}: expected {guard.expected()}, got {got}"

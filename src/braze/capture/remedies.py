@@ -5,15 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from .guards import (
+    ClassLacks,
     CodeIs,
     DictHas,
     DictKeys,
+    Distinct,
     EqualsConst,
     GlobalState,
     Guard,
+    HasNoAttr,
     IdIs,
+    InstanceLacks,
+    IntRange,
     Length,
+    Relation,
+    Same,
     TensorMatch,
+    Truth,
     TypeIs,
 )
 
@@ -24,13 +32,16 @@ _STABLE = "keep one object and change what it holds, instead of making a new one
 def _constant(guard: Any) -> str:
     if isinstance(guard.value, bool) or isinstance(guard.value, (str, type(None))):
         return "each value has its own compiled version; call with few distinct values"
-    return "a number that the program branches on, or uses as a size, is compiled in: pass it as a tensor"
+    return "a number that changes becomes symbolic at the second value, unless the program needs the number itself"
 
 
 def _tensor(guard: Any) -> str:
     return _SIZES
 
 
+_OUTCOME = (
+    "each outcome of what the program asks about it has its own compiled version; decide outside, or by torch.where"
+)
 ROWS: dict[type, Any] = {
     EqualsConst: _constant,
     TensorMatch: _tensor,
@@ -40,6 +51,14 @@ ROWS: dict[type, Any] = {
     Length: lambda g: "each length has its own compiled version; pad, or pass one tensor",
     DictKeys: lambda g: "each set of keys has its own compiled version; keep the keys the same",
     DictHas: lambda g: "each set of keys has its own compiled version; keep the keys the same",
+    IntRange: lambda g: _OUTCOME,
+    Relation: lambda g: _OUTCOME,
+    InstanceLacks: lambda g: "set the attribute before the first call, on the class or on the object",
+    HasNoAttr: lambda g: "set the attribute before the first call",
+    ClassLacks: lambda g: "set the attribute before the first call",
+    Truth: lambda g: "empty and not empty have a compiled version each",
+    Same: lambda g: "which arguments are one object is compiled in: call with the same ones alike each time",
+    Distinct: lambda g: "which arguments are one object is compiled in: call with the same ones alike each time",
     GlobalState: lambda g: "each state of torch's modes has its own compiled version; call under the same modes",
 }
 _OTHER = {

@@ -220,6 +220,19 @@ class FrameSizes(Decisions):
                 out.append(Relation(d.op, lhs, rhs, self._env(lhs, rhs)))
         return out
 
+    def place(self, guard: Any) -> Loc | None:
+        """The user's line that asked for what a guard of :meth:`guards` says."""
+        if isinstance(guard, Relation):
+            asked = [
+                d
+                for d in self.taken
+                if (d.op, self._whole(d.lhs), self._whole(d.rhs)) == (guard.op, guard.lhs, guard.rhs)
+            ]
+        else:
+            names = {name for name, source in self.sources.items() if source is guard.source}
+            asked = [d for d in self.taken if any(s.name in names for s in symbols(d.lhs, d.rhs))]
+        return next((d.loc for d in reversed(asked) if d.loc is not None), None)
+
     def _range_of_whole(self, name: str) -> IntRange:
         """The range of ``s // k`` as one of s, which the user knows."""
         k, (low, high) = 1, self.ranges[name]

@@ -254,6 +254,7 @@ def _hashable(function: Any) -> bool:
 def name_of(function: Any) -> str:
     """A readable name of any callable."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or repr(function)
+    name = str(name).replace("_VariableFunctionsClass.", "")
     module = getattr(function, "__module__", None)
     return f"{module}.{name}" if module and module != "builtins" else str(name)
 

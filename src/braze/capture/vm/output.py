@@ -136,7 +136,7 @@ class Writer:
         self.vm.sizes.inputs = []  # the graph's log keeps the decisions, and must not keep the user's tensors
         self.vm.sizes.locate = None  # it holds the trace, and the graph holds it
         for guard in self.vm.sizes.guards():
-            self.vm.guards.set.add(guard)
+            self.vm.guards.set.add(guard, self.vm.sizes.place(guard))
         n = len(self.vm.inputs)
         if hasattr(self, "_cut") and len(self.rb.reads) > n:
             side = Emitter.replacing(self.code, prologue=False)

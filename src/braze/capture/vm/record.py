@@ -84,7 +84,8 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
         raise Break(f"{name_of(target)}: {e.what}", e.hint) from None
     except Exception as e:
         # the same call in eager raises the program's own error
-        raise Break(f"{name_of(target)} raised {type(e).__name__}: {e}") from e
+        text = str(e).partition("\nException raised from")[0]  # else C++ frames follow
+        raise Break(f"{name_of(target)} raised {type(e).__name__}: {text}") from e
     nodes = tuple(p[0] for p in low)
     v = result(vm, target, nodes, {k: p[0] for k, p in named.items()}, out, [p[1] for p in low])
     if isinstance(v, SequenceValue) and "out" in named and out is named["out"][1]:
