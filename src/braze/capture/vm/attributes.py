@@ -444,7 +444,7 @@ def _guard_passed_over(vm: Tracer, classes: tuple[type, ...], name: str) -> None
 
 
 def module_get(vm: Tracer, obj: PyModule, name: str) -> Value:
-    """An attribute of a module; functions and classes of the standard library and torch are taken as fixed."""
+    """An attribute of a module; functions and classes of the standard library and torch are held and guarded."""
     module = obj.raw
     if type(module) is not ModuleType:
         found = find(vm, type(module), name)

@@ -143,7 +143,7 @@ def load_global(f: Frame, o: Op) -> None:
 
 
 def global_value(f: Frame, name: str) -> Value:
-    """A global variable, or a builtin. Functions and classes that torch's own modules name are not guarded."""
+    """A global variable, or a builtin. What torch's own modules name is held, and guarded to be the same object."""
     vm, scope = f.vm, f.globals
     key = (id(scope), name)
     v = vm.shared.get(key)

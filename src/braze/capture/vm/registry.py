@@ -137,7 +137,7 @@ def is_static(raw: Any) -> bool:
 
 
 def trusted_module(name: str | None) -> bool:
-    """Whether the functions and classes that the module's globals name are taken as fixed, without guards."""
+    """Whether the code of the module is taken as it is: functions that it defines are not changed in place."""
     return name is not None and name.split(".", 1)[0] in _TRUSTED
 
 
