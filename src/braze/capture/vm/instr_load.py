@@ -159,8 +159,9 @@ def global_value(f: Frame, name: str) -> Value:
         else:
             v = vm.wrap(raw, vm.sources.global_(name, None if scope is vm.scope else scope))
     elif hasattr(builtins, name):
-        v = vm.wrap_static(getattr(builtins, name))
-        vm.guards.same_object(vm.sources.builtin(name), v.raw)
+        raw = getattr(builtins, name)
+        v = vm.wrap_static(raw)
+        vm.guards.same_object(vm.sources.builtin(name), raw)
         if not trusted_module(scope.get("__name__")):
             vm.guards.has_key(vm.sources.globals(None if scope is vm.scope else scope), name, False)
     else:
