@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from braze.capture.source import AttrSource, ConstSource, InstanceAttrSource, ItemSource
+from braze.fake.kernels import is_kernel
 from braze.fake.symint import to_expr
 
 from .attributes import find
@@ -37,6 +38,7 @@ from .values.base import FALSE, NONE, TRUE, Const, Value
 from .values.existing import KINDS, ExistingIterator, readable
 from .values.floats import FloatValue
 from .values.functions import CellValue, GetterValue, MethodValue, PartialValue, WrapperValue
+from .values.kernels import KernelValue
 from .values.mappings import DictValue, SetValue
 from .values.modules import ModuleValue
 from .values.objects import ExceptionValue, ObjectValue
@@ -297,7 +299,13 @@ _TYPING = tuple(  # what annotations are made of
 )
 
 
+def _kernel(vm: Tracer, raw: Any, source: Source | None) -> Value:
+    return KernelValue(raw, source)
+
+
 def _by_base(raw: Any) -> Wrapper:
+    if type(raw).__module__.startswith("triton.") and is_kernel(raw):
+        return _kernel
     for base, maker in _BASES:
         if isinstance(raw, base):
             return maker

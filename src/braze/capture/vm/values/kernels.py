@@ -1,0 +1,71 @@
+"""Triton kernels of the user's program: ``kernel[grid](...)`` is one call of the graph."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from braze.fake.kernels import configurations, launcher
+
+from ..signals import NotConst, unsupported
+from .base import Const, Value
+from .mappings import DictValue
+from .sequences import ListValue, SequenceValue, TupleValue
+
+if TYPE_CHECKING:
+    from ..rebuild import Rebuilder
+    from ..tracer import Tracer
+
+
+class KernelValue(Const):
+    """A kernel that exists, known by identity."""
+
+    __slots__ = ()
+
+    def get_item(self, vm: Tracer, key: Value) -> Value:
+        return LaunchValue(self, key)
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        unsupported(f"the attribute {name!r} of a Triton kernel", "launch it as kernel[grid](...)")
+
+
+class LaunchValue(Value):
+    """``kernel[grid]``."""
+
+    __slots__ = ("kernel", "grid")
+
+    def __init__(self, kernel: KernelValue, grid: Value) -> None:
+        self.source = None
+        self.kernel, self.grid = kernel, grid
+
+    def pytype(self, vm: Tracer) -> type:
+        unsupported("the use of a Triton kernel's launcher as an object", "call it where it is made")
+
+    def call(self, vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raw = self.kernel.as_const(vm)
+        names = list(raw.arg_names)
+        given = {**dict(zip(names, args)), **kwargs}
+        configs = configurations(raw)
+        if configs is None:
+            grid = self._grid(vm, given, {})
+        else:
+            grid = ListValue([self._grid(vm, given, c) for c in configs])
+        try:
+            return vm.record(launcher(raw), [grid, *args], kwargs)
+        except NotConst:
+            unsupported(f"a launch of {launcher(raw)} with an argument that a graph cannot hold")
+
+    def _grid(self, vm: Tracer, given: dict[str, Value], config: dict[str, Any]) -> Value:
+        grid = self.grid
+        if not isinstance(grid, SequenceValue):
+            meta = {**given, **{k: vm.wrap(v, None) for k, v in config.items()}}
+            grid = grid.call(vm, [DictValue(dict(meta))], {})  # type: ignore[arg-type]
+        if not isinstance(grid, SequenceValue):
+            unsupported("a Triton launch whose grid is no tuple")
+        return TupleValue(grid.items(vm))
+
+    def parts(self, vm: Tracer) -> list[Value]:
+        return [self.kernel, self.grid]
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        rb.remember(self, lambda: rb.call(operator.getitem, [self.kernel, self.grid]))
