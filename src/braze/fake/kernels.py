@@ -22,6 +22,7 @@ from .registry import register
 from .tensor import FakeTensor
 
 _WRITES = ("store", "atomic_", "scatter")
+_NO_POINTER = frozenset({"load", "arange", "program_id", "num_programs", "zeros", "full", "sum", "max", "min", "dot"})
 _libraries: list[Any] = []
 _numbers = count()
 
@@ -42,7 +43,7 @@ def function_of(kernel: Any) -> Callable[..., Any]:
 
 def written(kernel: Any) -> frozenset[str]:
     """The parameters that a kernel may write through. All, where its source is not to be had."""
-    return _written(function_of(kernel))
+    return _written(function_of(kernel)) - _constexprs(kernel)
 
 
 @lru_cache(None)
@@ -101,7 +102,12 @@ class _Writes(ast.NodeVisitor):
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    """The names whose value, a pointer maybe, may be in an expression's."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rsplit(".", 1)[-1] in _NO_POINTER:
+        return set()
+    return {n for child in ast.iter_child_nodes(node) for n in _names(child)}
 
 
 class Launch:
@@ -145,7 +151,7 @@ def launcher(kernel: Any) -> Launch:
 def configurations(kernel: Any) -> list[dict[str, Any]] | None:
     """The arguments that each configuration of an autotuned kernel sets; None for other kernels."""
     configs = getattr(kernel, "configs", None)
-    return None if configs is None else [c.all_kwargs() for c in configs]
+    return None if configs is None else [dict(c.kwargs) for c in configs]
 
 
 def run(kernel: Any, grid: Any, given: dict[str, Any]) -> None:

@@ -87,7 +87,8 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
         text = str(e).partition("\nException raised from")[0]  # else C++ frames follow
         raise Break(f"{name_of(target)} raised {type(e).__name__}: {text}") from e
     nodes = tuple(p[0] for p in low)
-    v = result(vm, target, nodes, {k: p[0] for k, p in named.items()}, out, [p[1] for p in low])
+    fakes = [p[1] for p in (*low, *named.values())]
+    v = result(vm, target, nodes, {k: p[0] for k, p in named.items()}, out, fakes)
     if isinstance(v, SequenceValue) and "out" in named and out is named["out"][1]:
         return kwargs["out"]
     return v
