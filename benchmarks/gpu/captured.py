@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from networks import NETWORKS, Network
 
 import braze
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fake"))
 import cuda_typed
 
 CUDA = torch.device("cuda", 0)
+_PLAIN_ATTENTION = F.scaled_dot_product_attention
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,32 @@ def there(x: Any) -> Any:
     return x
 
 
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, p: float = 0.0, is_causal: bool = False, *, scale: Any = None, **rest: Any
+) -> Any:
+    """``F.scaled_dot_product_attention`` with the kernel that torch chooses on a card: without one it sees none fit."""
+    if torch.is_autocast_enabled("cuda"):
+        q, k, v = (t.to(torch.get_autocast_dtype("cuda")) for t in (q, k, v))
+    if mask is not None:
+        return _PLAIN_ATTENTION(q, k, v, mask, p, is_causal, scale=scale, **rest)
+    if q.dtype is torch.float32:
+        call = torch.ops.aten._scaled_dot_product_efficient_attention
+        return call(q, k, v, None, q.requires_grad, p, is_causal, scale=scale)[0]
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, is_causal, False, scale=scale)[0]
+
+
 def split(request: Any, budget: float = 1.0) -> list[Part]:
     """The request's forward and backward as the backend makes them."""
     graph = drop_full_masks(request.graph)
     for n in graph.nodes:
         n.args, n.kwargs, n.val = map_leaves((n.args, n.kwargs, n.val), there)
-    joint = channels_last(trace_joint(graph, list(map(there, request.types))))
+        if n.target is _PLAIN_ATTENTION:
+            n.target = attention
+    F.scaled_dot_product_attention = attention  # for torch's own functions that call it
+    try:
+        joint = channels_last(trace_joint(graph, list(map(there, request.types))))
+    finally:
+        F.scaled_dot_product_attention = _PLAIN_ATTENTION
     with deciding(graph.decide):
         aot = partition(joint, budget)
         sides: list[tuple[str, Graph]] = []

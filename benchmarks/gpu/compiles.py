@@ -1,11 +1,12 @@
 """Every kernel of whole networks compiled for cards that are not there: what is refused, spills, or is too large.
 
     python benchmarks/gpu/compiles.py [resnet50 bert …] [--kinds training,step,dynamic] [--targets cuda:90,hip:gfx942]
-        [--small] [--candidates] [--precision bf16|tf32]
+        [--small] [--candidates] [--precision bf16|tf32] [--until ttgir]
 
 One JSON line a network, kind and target: distinct kernels, the refused ones, those with registers spilled to memory
-(bytes of stack a thread), those that a card could not launch, and the largest number of registers and of bytes of
-shared memory. The exit code is 1 where a kernel is refused or could not be launched.
+(bytes of stack a thread; 32 in a kernel with sin or cos are the library's own), those that a card could not launch, and
+the largest number of registers and of bytes of shared memory. The exit code is 1 where a kernel is refused or could not
+be launched.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from networks import NETWORKS
 from braze.config import Config
 from braze.inductor.codegen.triton_emit import emit_triton
 from braze.inductor.loops import Kernel
-from braze.runtime.cuda_compile import Binary, compiler
+from braze.runtime.cuda_compile import Binary, compiler, request
 from braze.runtime.cuda_kernel import TritonKernel
+from braze.runtime.cuda_worker import compile_source, configure, describe
 
-__all__ = ["KINDS", "Found", "audit", "emit_triton", "kernels_of", "program_of"]
+__all__ = ["KINDS", "Found", "audit", "emit_triton", "kernels_of", "program_of", "refusals"]
 KINDS: dict[str, Callable[..., list[Part]]] = {
     "training": training,
     "step": whole_step,
@@ -90,6 +92,18 @@ def audit(kernels: list[TritonKernel], target: str, config: Config | None = None
     return found
 
 
+def refusals(kernels: Iterable[TritonKernel], target: str, until: str) -> list[str]:
+    """What Triton says to the kernels that do not get to a stage before machine code ("ttir", "ttgir", "llir")."""
+    configure()
+    out = []
+    for code in kernels:
+        try:
+            compile_source({**request(code, target), "until": until})
+        except Exception as e:
+            out.append(f"{code.name} {dict(code.launch.blocks)}: {describe(e)[:400]}")
+    return out
+
+
 def limits(code: TritonKernel, binary: Binary, target: str) -> list[str]:
     """Why the kernel could not be launched: nothing, usually."""
     out = [f"{n} = {b} is no power of two" for n, b in code.launch.blocks if b & (b - 1) or b < 1]
@@ -141,6 +155,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16", choices=("bf16", "tf32"))
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--candidates", action="store_true", help="every launch, and the variants for odd pointers")
+    parser.add_argument("--until", default="", help="stop at a stage of Triton's (ttgir, llir): a fraction of the time")
     options = parser.parse_args()
     failed = False
     for name in options.networks:
@@ -157,9 +172,16 @@ def main() -> None:
                 continue
             row["planned_s"] = round(time.perf_counter() - start, 1)
             for target in options.targets.split(","):
-                found = audit(kernels, target)
-                failed |= bool(found.bad)
-                print(json.dumps({**row, "target": target, **vars(found)}), flush=True)
+                row["target"] = target
+                if options.until:
+                    refused = refusals(kernels, target, options.until)
+                    row |= {"kernels": len(kernels), "until": options.until, "refused": refused}
+                    failed |= bool(refused)
+                else:
+                    found = audit(kernels, target)
+                    row |= vars(found)
+                    failed |= bool(found.bad)
+                print(json.dumps(row), flush=True)
     sys.exit(failed)
 
 

@@ -1,6 +1,6 @@
 """Kernels and bytes of a training step, without a card: the bench models compiled as if on one.
 
-    python benchmarks/gpu/traffic.py resnet50 bert hybrid [--batch 64] [--precision bf16] [--top 12] [--source DIR]
+    python benchmarks/gpu/traffic.py resnet50 bert hybrid [--precision bf16] [--top 12] [--source DIR]
 
 Bytes are those that must move: every buffer that a step reads or writes, once a step. Vendor calls count likewise.
 ``--source`` writes the host programs and the Triton text there; ``--compile`` also compiles each kernel for the target.
@@ -9,7 +9,6 @@ Bytes are those that must move: every buffer that a step reads or writes, once a
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from math import prod
@@ -17,25 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from captured import CUDA, training
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fake"))
-import cuda_typed
-
-from braze.autograd import channels_last, partition, trace_joint
-from braze.backends.inductor import policy_of
 from braze.bench.models import build
 from braze.config import Config
 from braze.inductor.codegen.program import HostWriter, kernel_order
 from braze.inductor.codegen.triton_emit import emit_triton
-from braze.inductor.fuse import fuse, plan
 from braze.inductor.fuse.schedule import reads_of, writes_of
-from braze.inductor.loops import Buffer, Kernel, Load, Program, Step, Store, lower
-from braze.ir import symbols, type_of
-from braze.prims.decompose import decompose
+from braze.inductor.loops import Buffer, Kernel, Load, Program, Step, Store
+from braze.ir import symbols
 from braze.runtime.cuda_compile import compiler
 from braze.runtime.cuda_kernel import TritonKernel
 
-CUDA = torch.device("cuda", 0)
+__all__ = ["CUDA", "build", "describe", "nbytes", "programs", "step_of"]
 
 
 def step_of(case: Any, precision: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
@@ -94,19 +87,17 @@ def show(program: Program, top: int) -> None:
         print(f"   {nbytes(s) / 1e6:8.1f} MB  {describe(s)}")
 
 
-def programs(name: str, size: str, batch: int | None, precision: str) -> tuple[list[Program], int]:
-    """A model's forward and backward as planned programs, and the bytes that the backward keeps of the forward."""
-    case = build(name, size, batch)
-    loss, flat = step_of(case, precision)
-    aot = partition(channels_last(trace_joint(loss, [type_of(t).with_(device=CUDA) for t in flat])))
-    assert aot.backward is not None
-    saved = sum(int(n.val.nbytes) for n, r in zip(aot.backward.inputs, aot.signature.saved) if r.kind == "extra")
-    return [plan(fuse(lower(decompose(g, policy_of(g))))) for g in (aot.forward, aot.backward)], saved
+def programs(name: str, precision: str) -> tuple[list[Program], int]:
+    """A network's forward and backward as planned programs, and the bytes that the backward keeps of the forward."""
+    forward, backward = training(name, precision=precision)
+    kept = zip(backward.graph.inputs, backward.signature.saved)
+    saved = sum(int(n.val.nbytes) for n, r in kept if r.kind == "extra")
+    return [forward.program, backward.program], saved
 
 
 def report(name: str, options: argparse.Namespace) -> None:
     start = time.perf_counter()
-    made, saved = programs(name, options.size, options.batch, options.precision)
+    made, saved = programs(name, options.precision)
     print(f"{name}: planned in {time.perf_counter() - start:.2f} s, saves {saved / 1e9:.3f} GB")
     for program in made:
         show(program, options.top)
@@ -136,14 +127,11 @@ def failures(codes: list[TritonKernel], target: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=["resnet50", "bert", "hybrid"])
-    parser.add_argument("--batch", type=int, default=None)
-    parser.add_argument("--size", default="full")
     parser.add_argument("--precision", default="bf16", choices=("bf16", "tf32"))
     parser.add_argument("--top", type=int, default=12)
     parser.add_argument("--source", default="")
     parser.add_argument("--compile", default="", help='a target such as "cuda:90" or "hip:gfx942"')
     options = parser.parse_args()
-    cuda_typed.enable()
     for name in options.models:
         report(name, options)
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from autograd_harness import compile_program
 
-from braze.autograd import partition, trace_joint
+from braze.autograd import budget_curve, curve_text, partition, trace_joint
 from braze.autograd.flow import INFINITE, Network
-from braze.ir import tensor_type
+from braze.ir import interpret, tensor_type
 
 aten = torch.ops.aten
 
@@ -152,3 +152,42 @@ def test_no_grad_mode():
     with torch.no_grad():
         aot = split(lambda x: x * 2, t(4))
     assert aot.backward is None
+
+
+def residual(x, *ws):
+    for w in ws:
+        x = torch.relu(x + torch.tanh(x @ w))
+    return x.sum()
+
+
+def test_a_budget_is_used_and_not_more():
+    """The residual stream is computed again in parts, evenly, as far as the budget asks and no further."""
+    joint = trace_joint(residual, [t(64, 64)] + [t(64, 64)] * 10)
+    curve = budget_curve(joint)
+    saved = [p.saved for p in curve]
+    assert saved == sorted(saved, reverse=True)
+    assert [p.again for p in curve] == sorted(p.again for p in curve)
+    unit = 64 * 64 * 4
+    assert saved[0] == 19 * unit  # products and blocks
+    for point in curve[:5]:
+        assert point.saved <= point.budget * saved[0] < point.saved + 2 * unit
+    assert saved[-1] == 10 * unit  # products are never repeated
+    text = curve_text(curve)
+    assert len(text.splitlines()) == 1 + len(curve) and "0.95" in text
+    none = trace_joint(lambda x: x.sum(), [t(4, grad=False)])
+    assert budget_curve(none) == []
+
+
+@pytest.mark.parametrize("budget", [0.9, 0.7, 0.5])
+def test_values_under_a_budget(budget):
+    ws = [torch.randn(8, 8, dtype=torch.float64) * 0.3 for _ in range(6)]
+    x = torch.randn(4, 8, dtype=torch.float64)
+    types = [t(*v.shape, dtype=torch.float64) for v in (x, *ws)]
+    aot = partition(trace_joint(residual, types), budget)
+    given = [v.requires_grad_() for v in (x, *ws)]
+    want = torch.autograd.grad(residual(*given), given)
+    outs = interpret(aot.forward, [v.detach() for v in given])
+    places = {"input": given, "result": outs, "extra": outs[aot.signature.n_results :]}
+    args = [places[r.kind][r.index].detach() for r in aot.signature.saved]
+    got = interpret(aot.backward, [*args, torch.ones((), dtype=torch.float64)])
+    torch.testing.assert_close(list(got), list(want))

@@ -29,6 +29,9 @@ dtype; outputs share no memory that eager's do not share; the forward depends on
 from .channels import channels_last
 from .check import verify_aot, verify_joint
 from .joint import Joint, trace_joint
-from .partition import AotGraphs, partition
+from .partition import AotGraphs, budget_curve, curve_text, partition
 
-__all__ = ["AotGraphs", "Joint", "channels_last", "partition", "trace_joint", "verify_aot", "verify_joint"]
+__all__ = [
+    "AotGraphs", "Joint", "budget_curve", "channels_last", "curve_text", "partition", "trace_joint", "verify_aot",
+    "verify_joint",
+]  # fmt: skip

@@ -13,8 +13,10 @@ to be computed from the first layer on).  Views are free; they are not saved, be
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
@@ -145,8 +147,8 @@ def _saving(plan: Plan, n: Node, memory: float) -> int:
     return int(max(size, SMALL) * (memory + (n not in plan.stored)))
 
 
-def _again(plan: Plan, n: Node, table: dict[Kind, float], lift: bool) -> int:
-    """The cost of computing a value again; INFINITE where that must not be."""
+def _again(plan: Plan, n: Node, table: dict[Kind, float], held: AbstractSet[Node]) -> int:
+    """The cost of computing a value again; INFINITE where that must not be, as for those ``held``."""
     if n in plan.primal_index or n.op == "const":
         return INFINITE
     if n not in plan.early:
@@ -157,7 +159,7 @@ def _again(plan: Plan, n: Node, table: dict[Kind, float], lift: bool) -> int:
     if n in plan.sealed:
         return 1
     rate = table.get(kind)
-    if rate is None or n in plan.kept and not lift and kind is not Kind.CREATE:
+    if rate is None or n in held and kind is not Kind.CREATE:
         return INFINITE
     cost = rate * nbytes(n)
     if n in plan.needed:
@@ -168,16 +170,52 @@ def _again(plan: Plan, n: Node, table: dict[Kind, float], lift: bool) -> int:
 def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
     """The values to save, in the graph's order. Below a budget of 1.0, values are computed again that otherwise would
     not be, until at most that share of the bytes is saved or nothing more can be done."""
-    saved = _cut(plan, MEMORY, RECOMPUTE, lift=False)
+    base = _cut(plan, MEMORY, RECOMPUTE, plan.kept)
     if budget >= 1.0:
+        return base
+    target = budget * saved_bytes(plan, base)
+    saved = _cut(plan, 8.0, RECOMPUTE, plan.kept)
+    if saved_bytes(plan, saved) <= target:
         return saved
-    target = budget * _total(plan, saved)
     reductions = {**RECOMPUTE, Kind.REDUCE: 2.0}
-    for memory, table, lift in ((8.0, RECOMPUTE, False), (8.0, reductions, True), (64.0, reductions, True)):
-        saved = _cut(plan, memory, table, lift)
-        if _total(plan, saved) <= target:
-            break
+    for memory in (8.0, 64.0):
+        cut = partial(_cut, plan, memory, reductions)
+        saved = cut(frozenset())
+        if saved_bytes(plan, saved) <= target:
+            return _some_again(plan, base, saved, target, cut)
     return saved
+
+
+def _some_again(
+    plan: Plan, base: list[Node], most: list[Node], target: float, cut: Callable[[AbstractSet[Node]], list[Node]]
+) -> list[Node]:
+    """Between two choices: as few values computed again that ``base`` saves and ``most`` does not as the target allows.
+    They are spread over the graph, so that few follow from one another: every second block of a residual network."""
+    final = set(most)
+    loose = [n for n in base if n not in final]
+    low, high = 0, len(loose)  # with ``high`` of them computed again the target is met
+    while low < high:
+        count = (low + high) // 2
+        held = {n for i, n in enumerate(loose) if (i + 1) * count // len(loose) == i * count // len(loose)}
+        saved = cut(held)
+        if saved_bytes(plan, saved) <= target:
+            most, high = saved, count
+        else:
+            low = count + 1
+    return most
+
+
+def recomputed(plan: Plan, saved: list[Node]) -> float:
+    """What computing values again costs with these saved, in bytes of memory traffic."""
+    have, seen, todo = set(saved) | set(plan.primal_index), set(), list(plan.demanded)
+    while todo:
+        n = todo.pop()
+        if n not in have and n not in seen:
+            seen.add(n)
+            todo += operands(n)
+    table = {**RECOMPUTE, Kind.REDUCE: 2.0}
+    costs = [_again(plan, n, table, frozenset()) for n in seen if n in plan.early]
+    return float(sum(c for c in costs if c < INFINITE))
 
 
 def with_sizes(plan: Plan, saved: list[Node], tangents: Sequence[Node]) -> list[Node]:
@@ -197,17 +235,18 @@ def with_sizes(plan: Plan, saved: list[Node], tangents: Sequence[Node]) -> list[
     return sorted(out, key=order.__getitem__) if len(out) > len(saved) else out
 
 
-def _total(plan: Plan, saved: list[Node]) -> int:
+def saved_bytes(plan: Plan, saved: list[Node]) -> int:
+    """Bytes that live until the backward because of it: inputs are there anyway."""
     return sum(nbytes(n) for n in saved if n not in plan.primal_index)
 
 
-def _cut(plan: Plan, memory: float, table: dict[Kind, float], lift: bool) -> list[Node]:
+def _cut(plan: Plan, memory: float, table: dict[Kind, float], held: AbstractSet[Node]) -> list[Node]:
     wanted = _ancestors(plan)
     net = Network()
     entry: dict[Node, int] = {}
     exit_: dict[Node, int] = {}
     for n in wanted:
-        save, again = _saving(plan, n, memory), _again(plan, n, table, lift)
+        save, again = _saving(plan, n, memory), _again(plan, n, table, held)
         if again >= INFINITE:
             entry[n], exit_[n] = 0, net.node()
             net.edge(0, exit_[n], save)

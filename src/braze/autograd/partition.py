@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from ..ir import Expr, Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
 from ..ir.pause import paused_gc
 from ..prims.rng import philox_seed
-from .choose import Plan, choose_saved, study, with_sizes
+from .choose import Plan, choose_saved, recomputed, saved_bytes, study, with_sizes
 from .cse import eliminate_common_subexpressions
 from .dce import eliminate_dead_code
 from .joint import Joint
@@ -29,6 +29,8 @@ from .rewrite import build, operands, replaced, substituted
 from .schema import op_info
 from .simplify import simplify
 from .unalias import storage_root, unalias, unalias_gradients
+
+BUDGETS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
 
 @dataclass(frozen=True)
@@ -49,22 +51,58 @@ def partition(joint: Joint, budget: float = 1.0) -> AotGraphs:
 
 
 def _partition(joint: Joint, budget: float) -> AotGraphs:
-    has_backward = bool(joint.tangents)
-    graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
-    if has_backward:
-        graph = eliminate_common_subexpressions(split_norms(graph))
-    graph = eliminate_dead_code(graph)
+    graph = _simplified(joint)
     n_forward = joint.n_results + len(joint.mutated)
     outputs, gradients = graph.outputs[:n_forward], graph.outputs[n_forward:]
     primals = graph.inputs[: joint.n_primals]
     mutated = _changed(joint)
-    if not has_backward:
+    if not joint.tangents:
         forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results, mutated)
         forward.overwrites = _overwrites(joint)
         return AotGraphs(forward, None, _signature(joint, (), ()))
     plan = study(graph, primals, outputs, gradients, frozenset(mutated))
     saved = with_sizes(plan, choose_saved(plan, budget), joint.tangents)
     return _split(joint, plan, saved, outputs, gradients)
+
+
+def _simplified(joint: Joint) -> Graph:
+    graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
+    if joint.tangents:
+        graph = eliminate_common_subexpressions(split_norms(graph))
+    return eliminate_dead_code(graph)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a memory budget gives: bytes saved for the backward, and bytes of memory traffic to compute the rest again
+    (an estimate: the partitioner's own)."""
+
+    budget: float
+    saved: int
+    again: float
+
+
+def budget_curve(joint: Joint, budgets: Sequence[float] = BUDGETS) -> list[Budget]:
+    """The trade of memory for time that ``memory_budget`` offers for a joint graph. Empty without a backward."""
+    if not joint.tangents:
+        return []
+    with paused_gc():
+        graph = _simplified(joint)
+        n = joint.n_results + len(joint.mutated)
+        primals = graph.inputs[: joint.n_primals]
+        plan = study(graph, primals, graph.outputs[:n], graph.outputs[n:], frozenset(_changed(joint)))
+        chosen = [(b, choose_saved(plan, b)) for b in budgets]
+        return [Budget(b, saved_bytes(plan, saved), recomputed(plan, saved)) for b, saved in chosen]
+
+
+def curve_text(curve: Sequence[Budget]) -> str:
+    """The curve as a table, with a bar for what is saved."""
+    most = max((p.saved for p in curve), default=0) or 1
+    lines = ["memory_budget   saved for backward    computed again"]
+    for p in curve:
+        bar = "#" * round(30 * p.saved / most)
+        lines.append(f"{p.budget:13.2f}   {p.saved / 2**20:14.1f} MiB   {p.again / 2**20:11.1f} MiB   {bar}")
+    return "\n".join(lines)
 
 
 def _overwrites(joint: Joint) -> tuple[tuple[int, int], ...]:

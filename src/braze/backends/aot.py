@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from braze.autograd import Joint, partition, trace_joint, verify_aot, verify_joint
+from braze.autograd import Joint, budget_curve, curve_text, partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.masks import drop_full_masks
+from braze.events import Deferred
 from braze.fake.questions import deciding
 from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
@@ -45,6 +46,7 @@ def compile_joint(
         record.add_level("forward", aot.forward)
         if aot.backward is not None:
             record.add_level("backward", aot.backward)
+            record.add_level("memory", Deferred(lambda: curve_text(budget_curve(joint))))
         if config.verify:
             verify_joint(joint)
             verify_aot(aot)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from triton_interpreter import Interpreter
 
 from braze.inductor.codegen.host import HostWriter, scope
@@ -54,40 +55,62 @@ class Simulated:
             return self.run(list(inputs))
 
 
-def attention(q: Any, k: Any, v: Any, p: float = 0.0, is_causal: bool = False, *args: Any, scale: Any = None) -> Any:
-    """``_scaled_dot_product_flash_attention`` without dropout."""
-    assert p == 0.0 and not any(args)
-    score = (q.float() @ k.float().mT) * (scale or q.shape[-1] ** -0.5)
-    if is_causal:
-        score = score.masked_fill(torch.ones(score.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
-    out = _as_given((score.softmax(-1) @ v.float()).to(q.dtype), q)
-    seed = torch.zeros(2, dtype=torch.int64)
-    return out, score.logsumexp(-1), None, None, q.shape[2], k.shape[2], seed, torch.zeros(0), torch.zeros(0)
+def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, scale: float | None) -> torch.Tensor:
+    out = (q @ k.mT) * (scale or q.shape[-1] ** -0.5)
+    return out.masked_fill(torch.ones(out.shape[-2:], dtype=torch.bool).triu(1), float("-inf")) if is_causal else out
 
 
-def attention_backward(
-    grad: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, *args: Any, scale: Any = None, **kwargs: Any
-) -> Any:
-    """``_scaled_dot_product_flash_attention_backward`` by autograd."""
-    *_, is_causal, _seed, _offset = args
-    with torch.enable_grad():
-        leaves = [t.detach().float().requires_grad_() for t in (q, k, v)]
-        a, b, c = leaves
-        score = (a @ b.mT) * (scale or q.shape[-1] ** -0.5)
-        if is_causal:
-            score = score.masked_fill(torch.ones(score.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
-        grads = torch.autograd.grad(score.softmax(-1) @ c, leaves, grad.float())
-    return tuple(_as_given(g.to(t.dtype), t) for g, t in zip(grads, (q, k, v)))
+def _attend(q: Any, k: Any, v: Any, is_causal: bool, scale: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    score = _scores(q.float(), k.float(), is_causal, scale)
+    return (score.softmax(-1) @ v.float()).to(q.dtype), score.logsumexp(-1)
 
 
-def _as_given(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The vendor's kernel gives its results in the layout of the query."""
-    return torch.empty_like(like, dtype=t.dtype).copy_(t)
+def _attend_backward(grad: Any, q: Any, k: Any, v: Any, is_causal: bool, scale: Any) -> tuple[torch.Tensor, ...]:
+    """Written out: host programs run below autograd."""
+    g, a, b, c = (t.float() for t in (grad, q, k, v))
+    p = _scores(a, b, is_causal, scale).softmax(-1)
+    dp = g @ c.mT
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * (scale or q.shape[-1] ** -0.5)
+    return tuple(x.to(q.dtype) for x in (ds @ b, ds.mT @ a, p.mT @ g))
+
+
+def _heads_inside(t: torch.Tensor) -> torch.Tensor:
+    return t.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def flash(q: Any, k: Any, v: Any, p: float = 0.0, is_causal: bool = False, mask: bool = False, *, scale: Any) -> Any:
+    assert p == 0.0 and not mask
+    out, sums = _attend(q, k, v, is_causal, scale)
+    number = torch.zeros(2, dtype=torch.int64)
+    return torch.empty_like(q).copy_(out), sums, None, None, q.shape[2], k.shape[2], number, number[0], torch.zeros(0)
+
+
+def flash_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any, scale: Any) -> Any:
+    *_, p, is_causal, _seed, _offset = rest
+    assert p == 0.0
+    grads = _attend_backward(g, q, k, v, is_causal, scale)
+    return tuple(torch.empty_like(t).copy_(x) for t, x in zip((q, k, v), grads))
+
+
+def efficient(q: Any, k: Any, v: Any, bias: Any, keep: bool, p: float, is_causal: bool, *, scale: Any) -> Any:
+    assert p == 0.0 and bias is None
+    out, sums = _attend(q, k, v, is_causal, scale)
+    length = -(-q.shape[2] // 32) * 32
+    return _heads_inside(out), F.pad(sums, (0, length - q.shape[2])), torch.zeros(()).long(), torch.zeros(()).long()
+
+
+def efficient_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any, scale: Any) -> Any:
+    *_, p, mask, is_causal = rest
+    assert p == 0.0
+    grads = map(_heads_inside, _attend_backward(g, q, k, v, is_causal, scale))
+    return (*(t if m else None for t, m in zip(grads, mask)), None)
 
 
 STAND_INS = {
-    "aten._scaled_dot_product_flash_attention.default": attention,
-    "aten._scaled_dot_product_flash_attention_backward.default": attention_backward,
+    "aten._scaled_dot_product_flash_attention.default": flash,
+    "aten._scaled_dot_product_flash_attention_backward.default": flash_backward,
+    "aten._scaled_dot_product_efficient_attention.default": efficient,
+    "aten._scaled_dot_product_efficient_attention_backward.default": efficient_backward,
 }
 
 
