@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from networks import NETWORKS, Network
+from networks import NETWORKS, Network, without_dropout
 
 import braze
 from braze import pipeline
@@ -34,6 +34,7 @@ from braze.prims.decompose import decompose
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fake"))
 import cuda_typed
 
+__all__ = ["CUDA", "Network", "Part", "program_of", "training", "whole_step", "without_dropout"]
 CUDA = torch.device("cuda", 0)
 _PLAIN_ATTENTION = F.scaled_dot_product_attention
 

@@ -26,6 +26,17 @@ class Network:
     decode: bool = False
 
 
+def without_dropout(model: nn.Module) -> nn.Module:
+    """The model in training, but without dropout, whose random numbers are not eager's: to compare values."""
+    model.train()
+    for m in model.modules():
+        if isinstance(m, nn.Dropout):
+            m.p = 0.0
+        elif isinstance(getattr(m, "dropout", None), float):
+            m.dropout = 0.0
+    return model
+
+
 def _classify(out: Any, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(getattr(out, "logits", out).float(), target)
 

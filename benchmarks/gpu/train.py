@@ -4,7 +4,8 @@
         [--compilers eager,torch,braze] [--modes default,reduce-overhead] [--precision bf16|tf32] [--limit 120]
 
 One JSON line a case: samples/s (median of five times ten steps), seconds of the first two steps from empty caches (the
-cold compile, library warm-up included), peak memory of a step in GiB, the loss at the end. ``--small``: to try it out.
+cold compile, library warm-up included), peak memory of a step in GiB, the loss at the end. A mode may carry a memory
+budget for braze ("reduce-overhead@0.95"). ``--small``: to try it out.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def compiled(model: Any, compiler: str, mode: str) -> Any:
     if compiler == "eager":
         return model
+    mode, _, budget = mode.partition("@")
     chosen = None if mode == "default" else mode
     if compiler == "torch":
         return torch.compile(model, mode=chosen)
     import braze
 
-    return braze.compile(model, mode=chosen)
+    return braze.compile(model, mode=chosen, options={"memory_budget": float(budget)} if budget else None)
 
 
 def stepper(case: Network, run: Any, precision: str) -> Callable[[], torch.Tensor]:

@@ -21,7 +21,7 @@ from triton_simulated import captured, simulate_training
 
 from braze.bench.models import Hybrid
 
-Network = captured.Network
+Network, without_dropout = captured.Network, captured.without_dropout
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +74,6 @@ def bert() -> Network:
 NETWORKS: dict[str, Callable[[], Network]] = {"resnet": resnet, "hybrid": hybrid, "bert": bert}
 
 
-def plain(model: nn.Module) -> nn.Module:
-    """In training, but without dropout: its numbers are not eager's."""
-    model.train()
-    for m in model.modules():
-        if isinstance(m, nn.Dropout):
-            m.p = 0.0
-        elif isinstance(getattr(m, "dropout", None), float):
-            m.dropout = 0.0
-    return model
-
-
 def eager(case: Network, autocast: bool) -> dict[str, torch.Tensor]:
     """Loss, gradients and statistics after one step."""
     model = copy.deepcopy(case.model)
@@ -98,7 +87,7 @@ def simulated(make: Callable[[], Network], case: Network, precision: str, triton
     """The same of the generated programs."""
     with torch.device("meta"):
         ghost = make()
-    plain(ghost.model)
+    without_dropout(ghost.model)
     model = copy.deepcopy(case.model)
     names = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     state = {**dict(ghost.model.named_parameters()), **dict(ghost.model.named_buffers())}
@@ -135,7 +124,7 @@ CASES = [
 @pytest.mark.parametrize("name, precision", CASES)
 def test_training(name: str, precision: str, triton_run: Interpreter) -> None:
     case = NETWORKS[name]()
-    plain(case.model)
+    without_dropout(case.model)
     got = simulated(NETWORKS[name], case, precision, triton_run)
     own = eager(case, precision == "bf16")
     inputs = tuple(x.double() if x.is_floating_point() else x for x in case.inputs)

@@ -78,29 +78,33 @@ def _heads_inside(t: torch.Tensor) -> torch.Tensor:
     return t.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def flash(q: Any, k: Any, v: Any, p: float = 0.0, is_causal: bool = False, mask: bool = False, *, scale: Any) -> Any:
+def flash(
+    q: Any, k: Any, v: Any, p: float = 0.0, is_causal: bool = False, mask: bool = False, *, scale: Any = None
+) -> Any:
     assert p == 0.0 and not mask
     out, sums = _attend(q, k, v, is_causal, scale)
     number = torch.zeros(2, dtype=torch.int64)
     return torch.empty_like(q).copy_(out), sums, None, None, q.shape[2], k.shape[2], number, number[0], torch.zeros(0)
 
 
-def flash_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any, scale: Any) -> Any:
+def flash_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any, scale: Any = None) -> Any:
     *_, p, is_causal, _seed, _offset = rest
     assert p == 0.0
     grads = _attend_backward(g, q, k, v, is_causal, scale)
     return tuple(torch.empty_like(t).copy_(x) for t, x in zip((q, k, v), grads))
 
 
-def efficient(q: Any, k: Any, v: Any, bias: Any, keep: bool, p: float, is_causal: bool, *, scale: Any) -> Any:
+def efficient(q: Any, k: Any, v: Any, bias: Any, keep: bool, p: float, is_causal: bool, *, scale: Any = None) -> Any:
     assert p == 0.0 and bias is None
     out, sums = _attend(q, k, v, is_causal, scale)
     length = -(-q.shape[2] // 32) * 32
     return _heads_inside(out), F.pad(sums, (0, length - q.shape[2])), torch.zeros(()).long(), torch.zeros(()).long()
 
 
-def efficient_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any, scale: Any) -> Any:
-    *_, p, mask, is_causal = rest
+def efficient_backward(
+    g: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, sums: Any, seed: Any, offset: Any, p: float, mask: Any,
+    is_causal: bool = False, *, scale: Any = None
+) -> Any:  # fmt: skip
     assert p == 0.0
     grads = map(_heads_inside, _attend_backward(g, q, k, v, is_causal, scale))
     return (*(t if m else None for t, m in zip(grads, mask)), None)
