@@ -29,7 +29,7 @@ OTHERS = ["llama", "vit", "convnext", "unet"]
 
 @dataclass(frozen=True)
 class Job:
-    """One process. ``limit``: seconds; ``small``: its arguments on a machine without a card, None where it needs one."""
+    """One process. ``limit``: seconds; ``small``: its arguments without a card, None where it needs one."""
 
     name: str
     arguments: list[str]
