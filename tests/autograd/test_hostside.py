@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import cuda_typed
 import pytest
 import torch
 
@@ -121,3 +122,15 @@ def test_recorded_device_part_reads_the_pack_where_it_is(monkeypatch: pytest.Mon
         held[3].fill_(0.1 * k)
         torch.testing.assert_close(tuple(run(*held)), load_python(forward)(*held))
     assert len(recordings.recordings) == 1 and not recordings.notes
+
+
+def test_seeds_of_attention_stay_where_they_are() -> None:
+    """The backward of attention reads its forward's seed and offset itself: nothing of it is a host part."""
+    q = TensorType((2, 2, 8, 16), (256, 128, 16, 1), torch.float32, torch.device("cuda", 0), 0, True)
+    attend = torch.ops.aten._scaled_dot_product_efficient_attention
+    cuda_typed.enable()
+    aot = partition(trace_joint(lambda q: attend(q, q, q, None, True, 0.1)[0].sum(), [q]))
+    assert aot.backward is not None
+    seeds = [n for n in aot.backward.inputs if on_cpu(n.val)]
+    assert len(seeds) == 2
+    assert split_host(aot.forward) is None and split_host(aot.backward) is None

@@ -25,6 +25,12 @@ from ..ir import Graph, Node, TensorType, leaves
 from .rewrite import build, operands, replaced
 
 aten = torch.ops.aten
+TAKES_EITHER: dict[Any, tuple[int, ...]] = {
+    aten._scaled_dot_product_efficient_attention_backward.default: (7, 8),
+    aten._efficient_attention_backward.default: (12, 13),
+}
+"""Operands that the device's call reads itself, where they are: dropout's seed and offset, which the forward's call
+leaves on the host, and on the device while it is recorded. Sent over, they would be read as host memory."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,19 @@ def split_host(graph: Graph, is_host: Callable[[TensorType], bool] = on_cpu) -> 
     target = next((t.device for t in values if not is_host(t)), None)
     if target is None or not any(map(is_host, values)):
         return None
-    return _Splitter(graph, is_host, target).run()
+    splitter = _Splitter(graph, is_host, target)
+    return splitter.run() if splitter.host else None
+
+
+def _passed(graph: Graph) -> set[Node]:
+    """Inputs that only go to calls which take them on either device."""
+    read: set[Node] = set(leaves(graph.outputs))
+    passed: set[Node] = set()
+    for n in graph.nodes:
+        own = {a for k, a in enumerate(n.args) if k in TAKES_EITHER.get(n.target, ()) and isinstance(a, Node)}
+        passed |= {a for a in own if a.op == "input"}
+        read |= {a for a in operands(n) if a not in own}
+    return passed - read
 
 
 def _types(n: Node) -> list[TensorType]:
@@ -70,12 +88,13 @@ class _Splitter:
         self.consts: dict[Node, Node] = {}
         self.scalars: dict[torch.dtype, list[Node]] = {}
         self.whole: dict[Node, None] = {}  # tensors that go over as they are
+        passed = _passed(graph)
+        for n in graph.nodes:
+            if n not in passed and self._belongs(n):
+                self.host[n] = None
 
     def run(self) -> HostSplit:
         graph = self.graph
-        for n in graph.nodes:
-            if self._belongs(n):
-                self.host[n] = None
         outputs = tuple(graph.outputs)
         given = tuple(k for k, x in enumerate(outputs) if isinstance(x, Node) and x in self.host)
         for n in graph.nodes:

@@ -31,7 +31,17 @@ def reused(t: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dt
     return torch.as_strided(t, sizes, strides, t.storage_offset())
 
 
+def efficient_attention_backward(*args: Any, **kwargs: Any) -> Any:
+    """The vendor's call. It reads dropout's seed and offset as host memory, except while it is recorded; a recorded
+    forward has left them on the device."""
+    seed, offset, dropout = args[7:10]
+    if dropout and seed.is_cuda and not torch.cuda.is_current_stream_capturing():
+        args = (*args[:7], seed.cpu(), offset.cpu(), *args[9:])
+    return torch.ops.aten._scaled_dot_product_efficient_attention_backward.default(*args, **kwargs)
+
+
 NAMES: dict[str, Any] = {
+    "efficient_attention_backward": efficient_attention_backward,
     "empty_strided": empty_strided,
     "as_strided": as_strided,
     "restrided": restrided,

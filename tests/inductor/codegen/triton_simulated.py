@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from triton_interpreter import Interpreter
 
+from braze.inductor.codegen import externs
 from braze.inductor.codegen.host import HostWriter, scope
 from braze.inductor.codegen.program import kernel_order
 from braze.inductor.codegen.triton_emit import emit_triton
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
 
 import captured  # noqa: E402
 
-aten = torch.ops.aten
+GUARDED = {name: f.__name__ for name, f in externs.GUARDED.items()}
 
 
 class Simulated:
@@ -43,7 +44,7 @@ class Simulated:
 
         names = scope(writer, {key: bound(code) for key, code in self.codes.items()})
         for op, stand_in in STAND_INS.items():
-            spelled = f"torch.ops.{op}("
+            spelled = GUARDED.get(op.split(".")[1], f"torch.ops.{op}") + "("
             if spelled in self.source:
                 name = "on_cpu_" + op.replace(".", "_")
                 self.source, names[name] = self.source.replace(spelled, f"{name}("), stand_in

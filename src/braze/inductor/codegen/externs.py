@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from braze.runtime import host
+
 CONTIGUOUS_RESULT = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 """Operators whose result is always contiguous: its strides need no check."""
 
@@ -26,6 +28,9 @@ DIRECT = CONTIGUOUS_RESULT | {
 }
 """Operators called by their Python binding ``torch.<name>``."""
 
+GUARDED = {"_scaled_dot_product_efficient_attention_backward": host.efficient_attention_backward}
+"""Operators called by a function of ``braze.runtime.host`` that knows where they may not be called as they are."""
+
 
 def binding(target: Any) -> tuple[Any, str | None, bool]:
     """(callable, its spelling in the host program or None, can the result's strides be trusted)."""
@@ -36,4 +41,6 @@ def binding(target: Any) -> tuple[Any, str | None, bool]:
     trusted = name in CONTIGUOUS_RESULT and overload == "default"
     if name in DIRECT and overload == "default" and hasattr(torch, name):
         return getattr(torch, name), f"torch.{name}", trusted
+    if name in GUARDED and overload == "default":
+        return GUARDED[name], GUARDED[name].__name__, trusted
     return target, f"torch.ops.{target._schema.name.replace('::', '.')}.{overload}", trusted

@@ -16,14 +16,13 @@ import torch
 
 from braze.inductor.loops import Buffer, Extern, Kernel, Program, Step, Strided, canonical
 from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
+from braze.runtime.host import NAMES
 
 from .externs import binding
 from .llvm_group import group_arguments, group_key
 from .stages import Stage, touched
 
-RESERVED = frozenset(
-    ("args", "torch", "call", "given", "empty_strided", "as_strided", "restrided", "reused", "below_autograd")
-)
+RESERVED = frozenset(("args", "torch", "call", "given", *NAMES))
 
 
 class HostWriter:
