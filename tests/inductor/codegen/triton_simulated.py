@@ -95,7 +95,9 @@ def flash_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any, scale: Any = None
     return tuple(torch.empty_like(t).copy_(x) for t, x in zip((q, k, v), grads))
 
 
-def efficient(q: Any, k: Any, v: Any, bias: Any, keep: bool, p: float, is_causal: bool, *, scale: Any = None) -> Any:
+def efficient(
+    q: Any, k: Any, v: Any, bias: Any, keep: bool, p: float = 0.0, is_causal: bool = False, *, scale: Any = None
+) -> Any:
     assert p == 0.0 and bias is None
     out, sums = _attend(q, k, v, is_causal, scale)
     length = -(-q.shape[2] // 32) * 32
