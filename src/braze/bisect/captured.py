@@ -118,7 +118,8 @@ def write(path: Path, fn: Any, args: Any, kwargs: Any, title: str) -> Path | Non
     lines = [HEAD.format(title=title)]
     try:
         pickle.dumps(fn)
-        stored, loaded = (fn, args, kwargs), "fn, args, kwargs"
+        stored: tuple[Any, ...] = (fn, args, kwargs)
+        loaded = "fn, args, kwargs"
     except Exception:
         text = _source(fn)
         if text is None:

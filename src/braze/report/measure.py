@@ -108,8 +108,10 @@ def memory_over_time(run: Callable[[], Any], cuda: bool) -> list[tuple[float, in
     """(seconds, bytes) after each allocation and release of tensor memory during one call, both counted from its start.
     Empty where this torch cannot tell."""
     try:
-        from torch.autograd import _disable_profiler_legacy, profiler_legacy
+        from torch.autograd import profiler_legacy
 
+        legacy: Any = torch.autograd
+        stop = legacy._disable_profiler_legacy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             profiler_legacy.profile(profile_memory=True).__enter__()  # type: ignore[no-untyped-call]
@@ -118,8 +120,8 @@ def memory_over_time(run: Callable[[], Any], cuda: bool) -> list[tuple[float, in
     try:
         run()
     finally:
-        threads = _disable_profiler_legacy()
-    events = [e for thread in threads for e in thread]
+        threads = stop()
+    events: list[Any] = [e for thread in threads for e in thread]
     if not events:
         return []
     start, held, out = events[0], 0, []
