@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -217,8 +217,8 @@ def _describe(
             raise Unsupported("a real view of a conjugate is returned together with what it is a view of")
         if not _replayable(o, source):
             if base.input != CONSTANT:
-                kind, at = ("input", base.input) if base.input >= 0 else ("result", result(source))
-                shown[result(o)] = OutputSpec(kind, at, _views(o))
+                of = OutputSpec("input", base.input) if base.input >= 0 else OutputSpec("result", result(source))
+                shown[result(o)] = replace(of, views=_views(o))
             return OutputSpec("result", result(o), (), _tracked(o))
         views, shared = _views(o), _shared(o, cuts)
         outside = o.requires_grad and not _tracked(o)

@@ -63,7 +63,7 @@ class Again:
         if self.refused is not None:
             raise Unsupported(f"{_TWICE}: {self.refused}", hint="leave the inner gradient out of braze.compile")
         assert self.fallback is not None
-        inputs = [x() if type(x) is ref else x for x in ctx.inputs]
+        inputs: list[Any] = [x() if type(x) is ref else x for x in ctx.inputs]
         if any(x is None for x in inputs):
             raise Unsupported(f"{_TWICE}: an input is gone", hint="keep a reference to the function's arguments")
         if ctx.versions != [x._version for x in inputs if type(x) is Tensor]:

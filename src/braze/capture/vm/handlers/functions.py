@@ -113,7 +113,7 @@ class _Reader:
             known = inspect.getattr_static(raw, attr, None)
             if isinstance(raw, type) and (known is None or hasattr(type(known), "__get__")):
                 if isinstance(known, (staticmethod, FunctionType)):
-                    raw_function = known.__func__ if isinstance(known, staticmethod) else known
+                    raw_function: Any = known.__func__ if isinstance(known, staticmethod) else known
                     self.settle(FunctionValue(raw_function), raw_function, f"{name}.{attr}")
                 break
             if known is None or hasattr(type(known), "__get__") and not isinstance(known, (FunctionType, type)):
