@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from braze._C import may_share  # type: ignore[import-untyped]
+from braze import _C  # type: ignore[attr-defined]
 
 from ..ir import Expr, OutputSpec, Signature, ViewStep, evaluate, leaves, map_leaves
 from .again import Again
@@ -58,7 +58,7 @@ def make_autograd_callable(
     written = [m.index for m in signature.mutated]
 
     def checked(*inputs: Any) -> tuple[Any, ...]:
-        if may_share(inputs) and _overlap(inputs, written):
+        if _C.may_share(inputs) and _overlap(inputs, written):
             return eager(*inputs)  # type: ignore[no-any-return]
         return call(*inputs)
 
