@@ -76,6 +76,9 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
     "a write through .data is not seen by autograd": (
         "def program(x0):\n    v = x0.data\n    w = x0 * x0\n    v.add_(1)\n    return w,\n", [0], [0], True, False, {},
     ),
+    "what is detached twice shares the counter of the first": (
+        "def program(x0):\n    v = x0.data\n    return v.detach(), v.t(), v.detach()[1:]\n", [0], [0], False, False, {},
+    ),
     "two views of one tensor with a history, one overwritten": (
         "def program(x0, x1):\n    x0.mul_(2)\n    return x1.sin(), x0[1:]\n", [2, 3], [2, 2], True, False, {},
     ),

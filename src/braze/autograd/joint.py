@@ -270,14 +270,14 @@ def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
     return tuple(steps) or (ViewStep(torch.ops.aten.alias.default),)
 
 
-def _shared(o: FakeTensor, cuts: dict[Value, int]) -> tuple[int, int] | None:
-    """Which detached tensor ``o`` is or is a view of, by number, and after how many of its views."""
-    steps, found = 0, None
+def _shared(o: FakeTensor, cuts: dict[Value, int]) -> tuple[tuple[int, int], ...]:
+    """Which detached tensors ``o`` is or is a view of, by number, and after how many of its views."""
+    steps, found = 0, []
     for v in o.node.line():
         steps += v.step is not None or v.apart is not None
         if v.apart is not None:
-            found = cuts.setdefault(v, len(cuts)), steps
-    return found
+            found.append((cuts.setdefault(v, len(cuts)), steps))
+    return tuple(found)
 
 
 def _flagged(chain: tuple[ViewStep, ...]) -> bool | None:

@@ -43,8 +43,8 @@ class OutputSpec:
 
     ``requires_grad`` False on a view means that it is taken of the detached source, ``no_grad`` that it is taken under
     ``torch.no_grad()`` (a view whose ``requires_grad`` is its source's, outside of the autograd graph). ``freed``: it
-    requires grad, and its graph was used up by a backward of the program itself. ``shared`` (number, steps): after so
-    many of its views it is one tensor object for all outputs of that number: views of one detached tensor.
+    requires grad, and its graph was used up by a backward of the program itself. ``shared``, pairs (number, steps):
+    after so many of its views it is one tensor object for all outputs of that number: views of one detached tensor.
     """
 
     kind: Literal["result", "input", "const", "output"]
@@ -54,7 +54,7 @@ class OutputSpec:
     value: Any = None
     no_grad: bool = False
     freed: bool = False
-    shared: tuple[int, int] | None = None
+    shared: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

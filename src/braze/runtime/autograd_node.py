@@ -279,11 +279,12 @@ def _output(spec: OutputSpec, inputs: Tensors, results: Tensors, detached: dict[
         if not spec.requires_grad and x.requires_grad:
             x = x.detach()
         views = spec.views
-        if spec.shared is not None:
-            number, steps = spec.shared
+        done = 0
+        for number, steps in spec.shared:
             if number not in detached:
-                detached[number] = _replay(views[:steps], x)
-            x, views = detached[number], views[steps:]
+                detached[number] = _replay(views[done:steps], x)
+            x, done = detached[number], steps
+        views = views[done:]
         if spec.no_grad:
             with torch.no_grad():
                 return _replay(views, x)
