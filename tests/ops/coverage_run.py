@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DTYPES = "float32 float64 bfloat16 float16 int64 bool complex64".split()
 VARIANTS = "function noncontiguous inplace mutated out".split()
+RUNS = ("train", "eval", "step", "train step")  # of modules and of optimizers
 Task = tuple[str, str, str]  # operator, dtype, variant
 
 
@@ -30,6 +31,7 @@ def work(samples: int | None) -> None:
     """A worker: tasks in as lines of JSON, tallies out."""
     import faulthandler
 
+    import databases
     import samples as s
     import torch
 
@@ -42,7 +44,10 @@ def work(samples: int | None) -> None:
         name, dtype, variant = json.loads(line)
         start = time.process_time()
         tally = None
-        if s.applies(table[name], getattr(torch, dtype), variant):
+        if variant in RUNS:
+            if databases.applies(name, getattr(torch, dtype), variant):
+                tally = databases.check(name, getattr(torch, dtype), variant, samples)
+        elif s.applies(table[name], getattr(torch, dtype), variant):
             tally = s.check(name, table[name], getattr(torch, dtype), variant, samples)
         answer: dict[str, Any] = {"name": name, "dtype": dtype, "variant": variant, "outcomes": {}}
         if tally is not None:
@@ -136,6 +141,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--ops", default="", help="a regular expression: only operators whose name it matches")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    parser.add_argument("--modules", action="store_true", help="torch's modules and optimizers instead of operators")
     parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS)
     parser.add_argument("--samples", type=int, default=0, help="at most so many of each (0: all)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -157,20 +163,29 @@ def main(argv: list[str]) -> int:
         work(args.samples or None)
         return 0
     import coverage_table
+    import databases
     import samples as s
+    import torch
 
     names = [n for n in s.operators() if re.search(args.ops, n)]
     tasks = [(n, d, v) for d in args.dtypes for v in args.variants for n in names]
+    if args.modules:
+        found = [n for n in (*databases.modules(), *databases.optimizers()) if re.search(args.ops, n)]
+        every = [(n, d, v) for d in args.dtypes for v in RUNS for n in found]
+        tasks = [t for t in every if databases.applies(t[0], getattr(torch, t[1]), t[2])]
     for t in tasks:
         path = _file(args.folder, t)
         if args.redo and path.exists() and set(args.redo) & set(json.loads(path.read_text())["outcomes"]):
             path.unlink()
     run(tasks, args.folder, args)
     results = load(tasks, args.folder)
-    whole = not args.ops and set(args.dtypes) == set(DTYPES) and set(args.variants) == set(VARIANTS)
+    whole = (
+        not args.ops and not args.modules and set(args.dtypes) == set(DTYPES) and set(args.variants) == set(VARIANTS)
+    )
     report = args.report or (ROOT / "docs" / "coverage.md" if whole else None)
     if report is not None:
-        report.write_text(coverage_table.page(results, args.samples))
+        make = coverage_table.modules_page if args.modules else coverage_table.page
+        report.write_text(make(results, args.samples))
     print(coverage_table.summary(results))
     totals = sum((Counter(r["outcomes"]) for r in results), Counter())
     return 1 if totals["wrong"] else 0

@@ -58,6 +58,7 @@ def page(results: list[dict[str, Any]], limit: int = 0) -> str:
         "# Operators",
         "",
         f"Written by `scripts/coverage`; do not edit. Every entry of torch's operator table (`op_db`), {which},",
+        f"in {', '.join(dict.fromkeys(r['dtype'] for r in results))},",
         f"on the CPU, torch {torch.__version__}, compiled with `braze.compile` and compared with eager:",
         "outputs, gradients, inputs after the call, types, layouts, and which outputs share memory with what.",
         "",
@@ -85,6 +86,31 @@ def page(results: list[dict[str, Any]], limit: int = 0) -> str:
         *_reasons(results),
         "",
         "## By operator",
+        "",
+        *_rows(tally(results, "name")),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def modules_page(results: list[dict[str, Any]], limit: int = 0) -> str:
+    """The page of torch's modules and optimizers."""
+    which = f"at most {limit} samples of each, spread over all" if limit else "all samples"
+    lines = [
+        "# Modules and optimizers",
+        "",
+        "Written by `scripts/coverage --modules --report docs/coverage_modules.md`; do not edit. Every entry of",
+        "torch's `module_db` (forward, gradients and buffers, in train and eval mode) and `optim_db` (five steps),",
+        f"{which}, on the CPU, torch {torch.__version__}, against eager. The words are those of",
+        "[the operators' page](coverage.md).",
+        "",
+        summary(results),
+        "",
+        "## What falls short, and why",
+        "",
+        *_reasons(results),
+        "",
+        "## By entry",
         "",
         *_rows(tally(results, "name")),
         "",
