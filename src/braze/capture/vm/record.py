@@ -188,7 +188,7 @@ def add_flagged(vm: Tracer, v: TensorValue, raw: torch.Tensor, source: Source) -
     vm.guards.tensor(source, raw, tuple(raw.shape), raw.stride())
     t = type_of(fake_like_real(plain))
     node = vm.graph.input(_input_name(source.name()), t)
-    fake = fake_from(t)
+    fake: Any = fake_from(t)
     vm.inputs.append(TensorValue(node, fake, raw=plain, source=source))
     vm.flagged_inputs.append(vm.inputs[-1])
     first = [node]

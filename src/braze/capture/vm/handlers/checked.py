@@ -40,7 +40,7 @@ def gaussian_nll_loss(
     var = var.clone()
     with torch.no_grad():
         var.clamp_(min=eps)
-    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    loss: Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
     if full:
         loss += 0.5 * math.log(2 * math.pi)
     if reduction == "mean":
@@ -65,7 +65,7 @@ def _classes(self: Value = NONE, num_classes: Value = NONE) -> Any:
     return self if known else None
 
 
-def _stand_in(function: Any, plain: Callable[..., Any], looked_at: Callable[..., Any], dtypes: Any) -> None:
+def _stand_in(function: Any, plain: Any, looked_at: Callable[..., Any], dtypes: Any) -> None:
     """Inline ``plain`` for ``function`` where what it looks at is a tensor on the CPU of one of these dtypes."""
 
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
