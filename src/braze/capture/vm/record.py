@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -194,7 +194,7 @@ def add_flagged(vm: Tracer, v: TensorValue, raw: torch.Tensor, source: Source) -
     first = [node]
     with torch.enable_grad():
         for f in flags:
-            fake = f(fake)
+            fake = cast(FakeTensor, f(fake))
             node = vm.graph.call(f, (node,), {}, type_of(fake))
             first.append(node)
     vm.graph.nodes[:] = [*first, *vm.graph.nodes[: -len(first)]]
