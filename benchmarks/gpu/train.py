@@ -36,7 +36,7 @@ def compiled(model: Any, compiler: str, mode: str) -> Any:
         return torch.compile(model, mode=chosen)
     import braze
 
-    return braze.compile(model, mode=chosen, options={"memory_budget": float(budget)} if budget else None)
+    return braze.compile(model, mode=chosen, options={"activation_memory_budget": float(budget)} if budget else None)
 
 
 def stepper(case: Network, run: Any, precision: str) -> Callable[[], torch.Tensor]:

@@ -83,7 +83,7 @@ class Budget:
 
 
 def budget_curve(joint: Joint, budgets: Sequence[float] = BUDGETS) -> list[Budget]:
-    """The trade of memory for time that ``memory_budget`` offers for a joint graph. Empty without a backward."""
+    """The memory and time that each ``activation_memory_budget`` gives a joint graph. Empty without a backward."""
     if not joint.tangents:
         return []
     with paused_gc():
@@ -98,10 +98,10 @@ def budget_curve(joint: Joint, budgets: Sequence[float] = BUDGETS) -> list[Budge
 def curve_text(curve: Sequence[Budget]) -> str:
     """The curve as a table, with a bar for what is saved."""
     most = max((p.saved for p in curve), default=0) or 1
-    lines = ["memory_budget   saved for backward    computed again"]
+    lines = ["budget   saved for backward    computed again"]
     for p in curve:
         bar = "#" * round(30 * p.saved / most)
-        lines.append(f"{p.budget:13.2f}   {p.saved / 2**20:14.1f} MiB   {p.again / 2**20:11.1f} MiB   {bar}")
+        lines.append(f"{p.budget:6.2f}   {p.saved / 2**20:14.1f} MiB   {p.again / 2**20:11.1f} MiB   {bar}")
     return "\n".join(lines)
 
 
