@@ -201,6 +201,7 @@ def _run_optimizer(info: Any, kwargs: Any, dtype: torch.dtype, variant: str, wra
         out = step()
         losses += [out.detach()] if isinstance(out, torch.Tensor) else []
     state, spec = tree_flatten(opt.state_dict()["state"])
+    state = [torch.tensor(x, dtype=torch.float64) if isinstance(x, float) else x for x in state]
     return s.Result([*losses, *state], (len(losses), spec), [p.grad for p in params], [*params])
 
 
