@@ -157,6 +157,26 @@ def test_a_class_of_the_traced_function() -> None:
     torch.testing.assert_close(fast(X, True), 3 * X.sin())
 
 
+def test_a_class_whose_methods_close_over_what_comes_later() -> None:
+    def f(x: Any) -> Any:
+        class Sums:
+            def total(self) -> Any:
+                return y
+
+            @property
+            def more(self) -> Any:
+                return y + 1
+
+        y = x.sum()
+        return Sums, x * 2
+
+    fast = braze.compile(f, fullgraph=True)
+    sums, twice = fast(X)
+    torch.testing.assert_close((sums().total(), sums().more, twice), (X.sum(), X.sum() + 1, X * 2))
+    masked = braze.compile(lambda x, m: torch.masked.sum(x, 0, mask=m), fullgraph=True)  # which defines a Function
+    torch.testing.assert_close(masked(X, X > 0), torch.masked.sum(X, 0, mask=X > 0))
+
+
 def test_a_new_value_and_a_result_are_two_programs() -> None:
     """The same operators, once into the input and once into a result: not one entry of the disk cache."""
     x = torch.randn(37)

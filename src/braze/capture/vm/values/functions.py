@@ -19,6 +19,8 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..passing import passes_result
 from ..signals import unsupported
 from .base import Const, Value
@@ -98,18 +100,23 @@ class LocalClass(Value):
 
 _MAKES_METHODS = frozenset(
     "RESUME COPY_FREE_VARS MAKE_CELL LOAD_CLOSURE LOAD_NAME STORE_NAME LOAD_CONST MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE "
-    "BUILD_TUPLE RETURN_VALUE RETURN_CONST COPY LOAD_FAST STORE_FAST NOP POP_TOP EXTENDED_ARG CACHE".split()
+    "BUILD_TUPLE RETURN_VALUE RETURN_CONST COPY LOAD_FAST STORE_FAST NOP POP_TOP EXTENDED_ARG CACHE "
+    "PUSH_NULL PRECALL CALL".split()
 )
+_DECORATORS = frozenset(("staticmethod", "classmethod", "property"))
+_METACLASSES = (type, type(torch.autograd.Function))  # which run no code of the class's author
 
 
 def runs_anytime(body: Value, bases: list[Any]) -> bool:
-    """Whether a class body does the same whenever it runs: it makes methods, and reads and calls nothing."""
-    if not isinstance(body, MadeFunction) or set(body.code.co_freevars) - {"__class__"}:
+    """Whether a class body does the same whenever it runs: it makes methods, plain or decorated by a builtin, and reads
+    and calls nothing else. Variables that its methods close over are only passed on."""
+    if not isinstance(body, MadeFunction):
         return False
+    known = {"__name__"} | {n for n in _DECORATORS if n not in body.globals}
     for ins in dis.get_instructions(body.code):
-        if ins.opname not in _MAKES_METHODS or ins.opname == "LOAD_NAME" and ins.argval != "__name__":
+        if ins.opname not in _MAKES_METHODS or ins.opname == "LOAD_NAME" and ins.argval not in known:
             return False
-    return not any(isinstance(b.__init_subclass__, MethodType) or type(b) is not type for b in bases)
+    return not any(isinstance(b.__init_subclass__, MethodType) or type(b) not in _METACLASSES for b in bases)
 
 
 class MadeFunction(Value):
