@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -42,6 +43,18 @@ def _seeded() -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_put_back() -> Iterator[None]:
+    """Libraries that a test uses switch loggers off; the tests after it read braze's."""
+    loggers = [logging.getLogger(), logging.getLogger("braze")]
+    before = [(x.level, x.disabled, x.propagate) for x in loggers], logging.root.manager.disable
+    yield
+    for logger, (level, disabled, propagate) in zip(loggers, before[0]):
+        logger.setLevel(level)
+        logger.disabled, logger.propagate = disabled, propagate
+    logging.disable(before[1])
 
 
 @pytest.fixture(autouse=True)
