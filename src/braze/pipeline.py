@@ -21,7 +21,7 @@ from .config import Config
 from .errors import CompileWarning, SymbolicFailure, UnsupportedDevice
 from .events import CompileLog, GraphRecord, print_log
 from .ir import Expr, Graph, IntLike, TensorType, load_python, verify
-from .ir.pause import kept_modes, paused_gc
+from .ir.pause import modes_kept, paused_gc
 from .runtime.faster import pick
 
 logger = logging.getLogger("braze")
@@ -62,7 +62,7 @@ class Pipeline:
             if self.settings.backend == "inductor":
                 check_devices(types)
             request = Request(graph, tuple(types), inputs, self.settings.config, record)
-            with record.stage("backend"), paused_gc(), kept_modes():
+            with record.stage("backend"), paused_gc(), modes_kept(always=True):
                 compiled = self._backend(request)
             if self.settings.config.never_slower:
                 compiled = _faster(compiled, graph, record, inputs)

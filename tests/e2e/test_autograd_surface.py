@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import braze
-from braze.api import log_of
+
+sys.path.insert(0, str(Path(__file__).parent))
+from eager_cases import as_in_eager  # noqa: E402
 
 CASES: dict[str, Callable[..., Any]] = {}
 
@@ -673,29 +677,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_eager(name: str) -> None:
-    compiled = []
-
-    def wrap(f: Any, **options: Any) -> Any:
-        compiled.append(braze.compile(f, **options))
-        return compiled[-1]
-
-    want = CASES[name](lambda f, **_: f)
-    got = CASES[name](wrap)
-    same(got, want)
-    logs = [log for f in compiled if (log := log_of(f)) is not None]
-    one_graph = not any(log.breaks or any(g.fallback for g in log.graphs) for log in logs)
-    assert one_graph == (name not in BREAKS)
-
-
-def same(got: Any, want: Any) -> None:
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got.detach(), want.detach(), rtol=1e-4, atol=1e-5, equal_nan=True)
-    elif isinstance(want, (list, tuple)):
-        assert len(got) == len(want)
-        for a, b in zip(got, want):
-            same(a, b)
-    else:
-        assert got == want
+    as_in_eager(CASES[name], name not in BREAKS)
 
 
 def test_what_is_saved_is_freed_after_the_backward() -> None:

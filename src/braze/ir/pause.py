@@ -34,25 +34,31 @@ def switches_modes(graph: Graph) -> bool:
 
 
 @contextmanager
-def modes_kept() -> Iterator[None]:
-    """When an exception leaves a program in the middle, grad mode and autocast are as they were before it."""
+def modes_kept(always: bool = False) -> Iterator[None]:
+    """When an exception leaves a program in the middle, grad mode and autocast are as they were before it; ``always``:
+    also when it ends, as a program that was only traced."""
     grad, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    cast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+    casts = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
     depth = _autocast_depth()
+    done = False
     try:
         yield
-    except BaseException:
-        torch._C._set_grad_enabled(grad)
-        torch.set_autocast_cache_enabled(cached)
-        for d, on, dtype in cast:
-            torch.set_autocast_enabled(d, on)
-            torch.set_autocast_dtype(d, dtype)
-        while _autocast_depth() > depth:
-            torch.autocast_decrement_nesting()
-        raise
+        done = True
+    finally:
+        if always or not done:
+            torch._C._set_grad_enabled(grad)
+            torch.set_autocast_cache_enabled(cached)
+            for device, on, dtype in casts:
+                torch.set_autocast_enabled(device, on)
+                torch.set_autocast_dtype(device, dtype)
+            while _autocast_depth() > depth:
+                torch.autocast_decrement_nesting()
+            while _autocast_depth() < depth:
+                torch.autocast_increment_nesting()
 
 
 def _autocast_depth() -> int:
+    """How many autocast contexts are entered."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 
@@ -83,29 +89,3 @@ def no_saved_tensors_hooks() -> Iterator[None]:
     finally:
         for pack, unpack in reversed(lifted):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
-@contextmanager
-def kept_modes() -> Iterator[None]:
-    """Grad mode and autocast afterwards as before: a traced program switches them, and an error leaves it half-way."""
-    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    casts = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-    depth = _nesting()
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(grad)
-        torch.set_autocast_cache_enabled(cache)
-        for device, enabled, dtype in casts:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
-        while _nesting() > depth:
-            torch.autocast_decrement_nesting()
-        while _nesting() < depth:
-            torch.autocast_increment_nesting()
-
-
-def _nesting() -> int:
-    """How many autocast contexts are entered."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()

@@ -31,7 +31,6 @@ class Again:
     def __init__(self, sig: Signature, fallback: Callable[..., Any] | None) -> None:
         self.sig, self.fallback = sig, fallback
         self.refused = self._refused()
-        self.possible = self.refused is None
         self.overwritten = frozenset(m.index for m in sig.mutated)
         self.places = self._places()
 

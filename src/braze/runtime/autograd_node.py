@@ -300,7 +300,7 @@ def _replay(views: tuple[ViewStep, ...], x: Any) -> Any:
 
 def _make_parts(forward: Compiled, backward: Callable[[], Compiled], sig: Signature, fallback: Any) -> Parts:
     again = Again(sig, fallback)
-    run = _forward_method(forward, sig, again.keep if again.possible else None)
+    run = _forward_method(forward, sig, again.keep if again.refused is None else None)
     return Parts(run, backward, _restorer(sig), again.differentiate, sig)
 
 
