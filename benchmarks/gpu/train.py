@@ -35,8 +35,11 @@ def compiled(model: Any, compiler: str, mode: str) -> Any:
     if compiler == "torch":
         return torch.compile(model, mode=chosen)
     import braze
+    from braze.api import MODES
 
-    return braze.compile(model, mode=chosen, options={"activation_memory_budget": float(budget)} if budget else None)
+    if not budget:
+        return braze.compile(model, mode=chosen)
+    return braze.compile(model, options={**MODES[mode], "activation_memory_budget": float(budget)})
 
 
 def stepper(case: Network, run: Any, precision: str) -> Callable[[], torch.Tensor]:
