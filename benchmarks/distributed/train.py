@@ -5,10 +5,13 @@
 
 For each case and contender: samples/s of all ranks with gradient reduction (``sync``), and with ``no_sync`` (``local``:
 every rank on its own, the speed of one device).  ``reduce_ms`` is the time of the same all-reduces with nothing beside
-them.  Derived: ``scaling`` = ranks * local step / sync step, ``hidden`` = 1 - (sync step - local step) / reduce: the
+them, ``host_ms`` the time in which the host issues a step to an idle device (near the step's time: the host bounds it).
+Derived: ``scaling`` = ranks * local step / sync step, ``hidden`` = 1 - (sync step - local step) / reduce: the
 share of communication that compute hides.  FSDP cases have no local form: only ``sync``.  Rounds of the contenders are
-interleaved; a figure is the median of its rounds.  On GPUs a profile of one step adds ``nccl_ms`` and the share of it
-during which other kernels run (``overlapped``).
+interleaved; a figure is the median of its rounds.  On GPUs a profile of one step adds ``nccl_ms``, the share of it
+during which other kernels run (``overlapped``), and ``busy_ms``: the time in which any kernel runs.
+
+A case may name its batch (``bert:64``), a contender its mode (``braze:reduce-overhead``).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +41,8 @@ from braze.bench.models import Case, build
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from fsdp_decoder import Decoder  # noqa: E402
 
-CONTENDERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "eager": lambda m: m,
+CONTENDERS: dict[str, Callable[..., Any]] = {
+    "eager": lambda m, mode: m,
     "torch.compile": torch.compile,
     "braze": braze.compile,
 }
@@ -66,7 +70,8 @@ class Trainer:
         self.inputs = [x.to(device) for x in case.inputs]
         self.target = case.target.to(device)
         self._inner: DDP | None = None
-        make = CONTENDERS[contender]
+        kind, _, mode = contender.partition(":")
+        make = partial(CONTENDERS[kind], mode=mode or None)
         model = case.model.to(device)
         self.model = self._sharded(model, make) if shard else make(self._replicated(model))
         self.ddp = None if shard else self._inner
@@ -109,6 +114,17 @@ class Trainer:
         dist.all_reduce(taken, dist.ReduceOp.MAX)
         return taken.item()
 
+    def host_seconds(self, steps: int) -> float:
+        """The least time in which the host issues a synchronised step to an idle device."""
+        times = []
+        for _ in range(steps):
+            finish(self.device)
+            dist.barrier()
+            start = time.perf_counter()
+            self.step(True)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
 
 def finish(device: torch.device) -> None:
     if device.type == "cuda":
@@ -144,26 +160,29 @@ def profiled(step: Callable[[], None]) -> dict[str, float]:
             torch.cuda.synchronize()
             p.step()
     kernels = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA and "Mem" not in e.name]
-    comm = sorted((e.time_range.start, e.time_range.end) for e in kernels if "nccl" in e.name.lower())
-    other = sorted((e.time_range.start, e.time_range.end) for e in kernels if "nccl" not in e.name.lower())
-    covered = 0.0
-    for a, b in comm:
-        at = a
-        for c, d in other:
-            if d <= at or c >= b:
-                continue
-            covered += min(d, b) - max(c, at)
-            at = min(d, b)
-    total = sum(b - a for a, b in comm)
-    return {"nccl_ms": round(total / 1e3, 2), "overlapped": round(covered / total, 3) if total else 0.0}
+    comm = [(e.time_range.start, e.time_range.end) for e in kernels if "nccl" in e.name.lower()]
+    other = [(e.time_range.start, e.time_range.end) for e in kernels if "nccl" not in e.name.lower()]
+    total, beside, both = (length(spans) for spans in (comm, other, comm + other))
+    hidden = (total + beside - both) / total if total else 0.0
+    return {"nccl_ms": round(total / 1e3, 2), "overlapped": round(hidden, 3), "busy_ms": round(both / 1e3, 2)}
 
 
-def measure(name: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+def length(spans: list[tuple[float, float]]) -> float:
+    """How long at least one of the spans lasts."""
+    out, end = 0.0, float("-inf")
+    for a, b in sorted(spans):
+        out += max(0.0, b - max(a, end))
+        end = max(end, b)
+    return out
+
+
+def measure(which: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    name, _, batch = which.partition(":")
     shard = name == "decoder"
     rows: dict[str, dict[str, Any]] = {}
     trainers: dict[str, Trainer] = {}
     for contender in args.contenders.split(","):
-        case = decoder_case(args.size) if shard else build(name, args.size, args.batch)
+        case = decoder_case(args.size) if shard else build(name, args.size, int(batch) if batch else None)
         start = time.perf_counter()
         trainers[contender] = t = Trainer(case, contender, device, shard)
         for _ in range(3):
@@ -180,7 +199,8 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> dict[s
                 rows[contender]["local"].append(t.time(args.steps, False))
     world = dist.get_world_size()
     reduce = 0.0 if shard else reduce_seconds(case.model, device, args.steps)
-    for row in rows.values():
+    for contender, row in rows.items():
+        row["host_ms"] = round(trainers[contender].host_seconds(args.steps) * 1e3, 2)
         sync = statistics.median(row["sync"])
         row["samples_per_s"] = round(case.batch * world / sync, 1)
         row["step_ms"] = round(sync * 1e3, 2)
@@ -201,7 +221,6 @@ def main() -> None:
     parser.add_argument("--size", default="full" if torch.cuda.is_available() else "tiny")
     parser.add_argument("--cases", default="resnet50,bert,decoder")
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
-    parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
@@ -220,7 +239,7 @@ def main() -> None:
         except Exception as e:  # one case's failure leaves the others' figures
             results[name] = {"error": f"{type(e).__name__}: {e}"[:500]}
         if dist.get_rank() == 0:
-            print(name, json.dumps(results[name], indent=1), flush=True)
+            print(*[f"{name} {k}: {json.dumps(v)}" for k, v in results[name].items()], sep="\n", flush=True)
             if args.out:
                 Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
         if gpu:
