@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -314,28 +315,102 @@ def test_changing_sizes_give_up_in_the_end() -> None:
     assert m.pair.off and "keep changing" in m.pair.notes[-1]
 
 
+class InStages(Model):
+    """The model with a backward in two stages: the gradient of w, then that of x, from memory that the first keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backward = partial(self.backward)  # type: ignore[method-assign]
+        self.backward.stages = self.stages  # type: ignore[attr-defined]
+
+    def stages(self, first: int, rest: int) -> Any:
+        def run(args: list[torch.Tensor]) -> Any:
+            self.ran["backward"] += 1
+            y, x, w, g = args
+            args.clear()
+            h = g * (1 - y * y)
+            yield [x.t() @ h]
+            yield [h @ w.t()]
+
+        return run, [(1,), (0,)]
+
+
+def test_a_staged_backward_is_one_graph_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braze.runtime.autograd_node.active_ddp", lambda: object())
+    m = InStages()
+    events: list[tuple[str, int]] = []
+
+    def reduce(p: torch.Tensor) -> None:
+        assert p.grad is not None
+        events.append(("reduce", m.device.replays))
+        p.grad.mul_(2.0)  # in place, as an all-reduce
+
+    m.w.register_post_accumulate_grad_hook(reduce)
+    for step in range(6):
+        before = m.device.replays
+        m.w.grad = None
+        x = batch().requires_grad_()
+        m.step(x)
+        a, v = x.detach().requires_grad_(), m.w.detach().requires_grad_()
+        torch.tanh(a @ v).sum().backward()
+        torch.testing.assert_close(m.w.grad, v.grad * 2)
+        torch.testing.assert_close(x.grad, a.grad)
+        if step >= 2:  # the first graph of the backward has run, the second has not
+            assert events[-1] == ("reduce", before + 2) and m.device.replays == before + 3
+    assert m.ran == {"forward": 2, "backward": 2} and len(m.device.graphs) == 3 and not m.pair.notes
+
+
+def test_gradients_of_a_staged_backward_that_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braze.runtime.autograd_node.active_ddp", lambda: object())
+    m = InStages()
+    kept, want = [], []
+    for _ in range(6):
+        m.w.grad = None
+        x = batch()
+        m.step(x)
+        kept.append(m.w.grad)
+        v = m.w.detach().requires_grad_()
+        torch.tanh(x @ v).sum().backward()
+        want.append(v.grad)
+    for a, b in zip(kept, want):
+        torch.testing.assert_close(a, b)
+    assert any("outlive a backward" in n for n in m.pair.notes) and not m.pair.off
+
+
+def test_stages_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = InStages()
+    for step in range(6):
+        monkeypatch.setattr("braze.runtime.autograd_node.active_ddp", lambda on=step >= 3: object() if on else None)
+        m.check(batch())
+    assert not m.pair.off and m.pair.recordings
+
+
 @pytest.mark.gpu
 class TestOnACard:
     """The same properties with torch.cuda.graph."""
 
-    def pair(self) -> tuple[Any, torch.nn.Parameter, Recordings]:
-        m = Model()
+    def pair(self, kind: type[Model] = Model) -> tuple[Any, torch.nn.Parameter, Recordings]:
+        m = kind()
         sig = _signature("cuda")
         forward, thunk, pair = graph_pair(m.forward, lambda: m.backward, sig, None)
         return make_autograd_callable(forward, thunk, sig), torch.nn.Parameter(m.w.detach().cuda()), pair
 
-    def test_training(self) -> None:
-        call, w, pair = self.pair()
+    @pytest.mark.parametrize("kind", [Model, InStages])
+    def test_training(self, kind: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
+        if kind is InStages:
+            monkeypatch.setattr("braze.runtime.autograd_node.active_ddp", lambda: object())
+        call, w, pair = self.pair(kind)
         for _ in range(6):
-            x = torch.randn(3, 4, device="cuda")
+            x = torch.randn(3, 4, device="cuda", requires_grad=True)
             w.grad = None
             (y,) = call(x, w)
             y.sum().backward()
-            v = w.detach().requires_grad_()
-            want = torch.tanh(x @ v)
+            a, v = x.detach().requires_grad_(), w.detach().requires_grad_()
+            want = torch.tanh(a @ v)
             want.sum().backward()
             torch.testing.assert_close(y, want)
             torch.testing.assert_close(w.grad, v.grad)
+            torch.testing.assert_close(x.grad, a.grad)
             del y
             with torch.no_grad():
                 w.add_(0.1)

@@ -11,6 +11,8 @@ warm-up); the second is recorded; later ones replay.  What stays true for the us
 * Two forwards before a backward need two sets of saved tensors: a second recording is made, up to ``MOST_RECORDINGS``.
 * Each graph has a memory pool of its own.  Sharing one would let a replay of the forward run over gradients that lie in
   memory which the forward once had: they live until the optimizer has read them, often through the next forward.
+* A backward in stages (:mod:`braze.runtime.staged`) is a graph a stage, in one memory pool: gradients leave it between
+  two replays, and a bucket's all-reduce runs beside the next ones.
 * Random numbers: ``philox_seed`` draws from torch's generator inside the recording; a replay draws anew.
 
 Everything else that cannot be recorded (CPU tensors, a synchronising call, an overlapping input) turns recording off
@@ -21,7 +23,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -102,11 +105,16 @@ class Recording:
 
     def capture(self, run: Compiled, inputs: Sequence[Any], device: Device) -> None:
         """Record ``run`` over the buffers and the fixed inputs."""
+        args = self.arguments(inputs)
+        self.graph, outputs = device.capture(lambda: _call(run, args), device.pool())
+        self.outputs = list(outputs)
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs, with the buffers in the places of those that are copied."""
         args = list(inputs)
         for i, buffer in zip(self.copied, self.targets):
             args[i] = buffer
-        self.graph, outputs = device.capture(lambda: _call(run, args), device.pool())
-        self.outputs = list(outputs)
+        return args
 
     def watch(self, indices: Sequence[int]) -> None:
         """From now on ``alive`` tells which of these outputs others still refer to."""
@@ -131,14 +139,41 @@ class Recording:
 
     def replay(self, inputs: Sequence[Any]) -> None:
         """Fill the buffers and run."""
-        if self.copied:
-            torch._foreach_copy_(self.targets, [inputs[i] for i in self.copied])
+        self.fill(inputs)
         assert self.graph is not None
         self.graph.replay()
         if self.written:
             torch._foreach_copy_(
                 [inputs[self.copied[k]] for k in self.written], [self.targets[k] for k in self.written]
             )
+
+    def fill(self, inputs: Sequence[Any]) -> None:
+        """Copy what is read from buffers."""
+        if self.copied:
+            torch._foreach_copy_(self.targets, [inputs[i] for i in self.copied])
+
+
+Stages = list[tuple[int, ...]]  # which outputs each stage gives
+
+
+class Staged(Recording):
+    """A backward recorded stage by stage, in one memory pool. All are captured before the first one is replayed."""
+
+    def __init__(self, inputs: Sequence[Any], fixed: set[int], stages: Stages) -> None:
+        super().__init__(inputs, fixed)
+        self.stages = stages
+        self.graphs: list[Graph] = []
+
+    def capture(self, run: Compiled, inputs: Sequence[Any], device: Device) -> None:
+        """Record a generator function of a list of inputs: what it does up to each yield."""
+        running: Iterator[list[Any]] = run(self.arguments(inputs))
+        pool = device.pool()
+        outputs: dict[int, Any] = {}
+        for stage in self.stages:
+            graph, given = device.capture(partial(next, running), pool)
+            self.graphs.append(graph)
+            outputs.update(zip(stage, given))
+        self.outputs = [outputs[i] for i in range(len(outputs))]
 
 
 def _buffer(x: torch.Tensor) -> torch.Tensor:
@@ -284,21 +319,49 @@ class Recordings:
         assert self.thunk is not None
         if self.compiled_backward is None:
             self.compiled_backward = self.thunk()
-        return self._backward
+        run = partial(self._backward)
+        if hasattr(self.compiled_backward, "stages"):
+            run.stages = self._in_stages  # type: ignore[attr-defined]
+        return run
 
     def _backward(self, *args: Any) -> Any:
         assert self.compiled_backward is not None
         with self.lock:
-            out = None if self.off or self.device.busy() else self._attempt_backward(args)
-        return _call(self.compiled_backward, list(args)) if out is None else out
+            r = self._ready(args, self.compiled_backward, None)
+            if r is not None:
+                r.replay(args)
+                return tuple(self._given(r, range(len(r.outputs))))
+        return _call(self.compiled_backward, list(args))
 
-    def _attempt_backward(self, args: Sequence[Any]) -> tuple[Any, ...] | None:
+    def _in_stages(self, first: int, rest: int) -> tuple[Compiled, Stages]:
+        """The backward as a generator function of a list of inputs, and which outputs it yields at a time."""
+        program, stages = self.compiled_backward.stages(first, rest)  # type: ignore[union-attr]
+
+        def run(args: list[Any]) -> Iterator[list[Any]]:
+            with self.lock:
+                r = self._ready(args, program, stages)
+            if isinstance(r, Staged):
+                r.fill(args)  # which keeps the saved tensors, so that no forward overwrites them before the end
+                for graph, stage in zip(r.graphs, stages):
+                    graph.replay()
+                    yield self._given(r, stage)
+            else:
+                yield from program(args)
+
+        return run, stages
+
+    def _ready(self, args: Sequence[Any], run: Compiled, stages: Stages | None) -> Recording | None:
+        """The recording to replay; None: run it without a graph."""
+        if self.off or self.device.busy():
+            return None
         now = addresses(args)
         seen, self.seen_backward = self.seen_backward, now
         owner = self._owner(now)
         if owner is None or seen is None:
             return None
         r = owner.backward
+        if getattr(r, "stages", None) != stages:
+            r = owner.backward = None
         if r is not None:
             moved = r.moved(now)
             if moved:
@@ -308,47 +371,46 @@ class Recordings:
         if r is None:
             fixed = {i for i, (a, b) in enumerate(zip(now, seen)) if a == b != 0} - self.moving_backward
             fixed |= {k for k, _ in self.extra_at if now[k]}
-            return self._record_backward(owner, args, fixed)
+            return self._record_backward(owner, args, fixed, run, stages)
         alive = r.alive()
         if alive:
             self.copied_gradients.update(alive)
             owner.backward = None
             self.notes.append(f"{len(alive)} gradients outlive a backward: copies of them are handed out from now on")
             return None
-        r.replay(args)
-        return self._gradients(r)
+        return r
 
     def _owner(self, now: list[int]) -> Forward | None:
         """The forward recording whose saved tensors lie at these addresses."""
         extras = [now[k] for k, _ in self.extra_at]
         return next((r for r in self.recordings if r.extras_at == extras), None)
 
-    def _record_backward(self, owner: Forward, args: Sequence[Any], fixed: set[int]) -> tuple[Any, ...] | None:
+    def _record_backward(
+        self, owner: Forward, args: Sequence[Any], fixed: set[int], run: Compiled, stages: Stages | None
+    ) -> Recording | None:
         self.attempts += 1
         if self.attempts > MOST_ATTEMPTS:
             self._stop(f"recorded {MOST_ATTEMPTS} times: inputs or sizes keep changing")
             return None
-        assert self.compiled_backward is not None
         given = list(args)
         for k, i in self.extra_at:
             given[k] = owner.outputs[self.first_extra + i]  # not the token, whose life is the caller's
         try:
-            r = Recording(given, fixed)
-            r.capture(self.compiled_backward, given, self.device)
+            r = Recording(given, fixed) if stages is None else Staged(given, fixed, stages)
+            r.capture(run, given, self.device)
         except Exception as e:
             self._stop(f"the backward cannot be recorded: {e}")
             return None
         r.watch([i for i in range(len(r.outputs)) if i not in self.copied_gradients])
         owner.backward = r
-        r.replay(args)
-        return self._gradients(r)
+        return r
 
-    def _gradients(self, r: Recording) -> tuple[Any, ...]:
+    def _given(self, r: Recording, which: Sequence[int]) -> list[Any]:
         """Gradients as tensors of their own, so that autograd may take them for ``.grad`` without a copy."""
-        return tuple(
+        return [
             x if not isinstance(x, torch.Tensor) else x.clone() if i in self.copied_gradients else x.detach()
-            for i, x in enumerate(r.outputs)
-        )
+            for i, x in ((i, r.outputs[i]) for i in which)
+        ]
 
 
 def _is_tensor(x: Any) -> bool:
