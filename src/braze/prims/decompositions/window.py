@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from braze.errors import Unsupported
+from braze.fake.layout import overlaps
 from braze.ir import IntLike, Node, known_eq, known_le
 
 from ..builder import Builder, rounded
@@ -107,7 +109,9 @@ def diagonal_backward(
 
 
 @decomposes("diagonal_scatter")
-def diagonal_scatter(b: Builder, self: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+def diagonal_scatter(b: Builder, self: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    if overlaps(b.out.sizes, b.out.strides):
+        return _in_shared_memory(b, self)
     rank = self.val.rank
     dim1, dim2 = dim1 % rank, dim2 % rank
     back = _back(rank, dim1, dim2)
@@ -115,6 +119,13 @@ def diagonal_scatter(b: Builder, self: Node, src: Node, offset: int = 0, dim1: i
     new = b.permute(on_diagonal(b, b.convert(src, self.val.dtype), n, m, offset), back)
     gap = b.sub(b.iota_along(self.val, dim2), b.iota_along(self.val, dim1))
     return b.where(b.eq(gap, offset), new, self)
+
+
+def _in_shared_memory(b: Builder, x: Node) -> Any:
+    """A part put into a tensor whose elements share memory: ATen writes into a copy where they share it too."""
+    if x.val.strides != b.out.strides:
+        raise Unsupported("a part put into windows that overlap, of a computed tensor", hint="clone() the windows")
+    return NotImplemented
 
 
 # -- a part put back into the whole ----------------------------------------------------------------------------------
@@ -149,7 +160,9 @@ def select_backward(b: Builder, grad_output: Node, input_sizes: Sequence[IntLike
 @decomposes("slice_scatter")
 def slice_scatter(
     b: Builder, self: Node, src: Node, dim: int = 0, start: Any = None, end: Any = None, step: IntLike = 1
-) -> Node:
+) -> Any:
+    if overlaps(b.out.sizes, b.out.strides):
+        return _in_shared_memory(b, self)
     dim %= self.val.rank
     n = self.val.sizes[dim]
     lo, hi = slice_bounds(start, end, n)
@@ -167,7 +180,9 @@ def slice_scatter(
 
 
 @decomposes("select_scatter")
-def select_scatter(b: Builder, self: Node, src: Node, dim: int, index: IntLike) -> Node:
+def select_scatter(b: Builder, self: Node, src: Node, dim: int, index: IntLike) -> Any:
+    if overlaps(b.out.sizes, b.out.strides):
+        return _in_shared_memory(b, self)
     dim %= self.val.rank
     i = wrap_index(index, self.val.sizes[dim])
     return b.where(b.eq(b.iota_along(self.val, dim), i), b.unsqueeze(b.convert(src, self.val.dtype), dim), self)
