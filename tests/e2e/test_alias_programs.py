@@ -82,6 +82,15 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
     "two views of one tensor with a history, one overwritten": (
         "def program(x0, x1):\n    x0.mul_(2)\n    return x1.sin(), x0[1:]\n", [2, 3], [2, 2], True, False, {},
     ),
+    "a part put into windows that overlap": (
+        "def program(x0):\n    v = x0.unfold(0, 2, 1)\n    return torch.slice_scatter(v, v[:1] * 3, 0, 0, 1),\n",
+        [0], [0], False, False, {},
+    ),
+    "a part put into windows of a computed tensor that overlap": (
+        "def program(x0):\n    v = (x0 * 2).t().unfold(0, 2, 1)\n"
+        "    return torch.slice_scatter(v, v[1:3] * 3, 0, 0, 4, 2), torch.select_scatter(v, v[0] * 3, 0, 0)\n",
+        [0], [0], False, False, {},
+    ),
 }  # fmt: skip
 
 
