@@ -19,6 +19,7 @@ import torch
 from .fake import forget, register
 from .ir import TensorType, contiguous_strides, leaves
 from .prims.registry import register as register_lowering
+from .runtime.cpu_user import UserKernel, implementation
 
 _libraries: list[Any] = []  # registrations live as long as these
 
@@ -30,6 +31,8 @@ def primitive(
     derivative: Callable[..., Any] | None = None,
     lowering: Callable[..., Any] | None = None,
     cuda: Callable[..., Any] | None = None,
+    llvm: Callable[..., None] | None = None,
+    units: Callable[..., int] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Registers an operator; the decorated function, in torch operations or plain Python, is its implementation.
 
@@ -39,7 +42,9 @@ def primitive(
     gives a gradient or None for each argument, in torch operations. ``lowering(p, *args)`` computes the result of
     primitives, ``p.mul(x, p.exp(y))``, with broadcasting and numbers as operands (the rows of docs/primitives.md); the
     implementation still defines what eager does. ``cuda`` is another implementation for CUDA tensors, such as the
-    launch of a Triton kernel.
+    launch of a Triton kernel.  ``llvm(k, *results, *args)`` is one for CPU tensors at the level of LLVM: it emits, with
+    llvmlite's builder ``k.b``, the code of one unit of work (``braze.runtime.cpu_user``). ``units(*args)``, of types as
+    ``shape``, is how many there are; without it one for each row along the first tensor's last dim.
 
     Gives ``torch.ops.namespace.name``. ValueError for a schema that overwrites an argument or lacks the namespace.
     """
@@ -48,7 +53,7 @@ def primitive(
     if not (parenthesis and colons and base):
         raise ValueError(f'a schema is "namespace::name(arguments) -> results", not {schema!r}')
 
-    def add(implementation: Callable[..., Any]) -> Any:
+    def add(plain: Callable[..., Any]) -> Any:
         library: Any = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         library.define(schema.strip().removeprefix(f"{namespace}::"))
         packet = getattr(getattr(torch.ops, namespace), base)
@@ -57,7 +62,11 @@ def primitive(
             library._destroy()
             raise ValueError(f"{schema!r} overwrites an argument: return the new value instead")
         _libraries.append(library)
-        library.impl(base, implementation, "CompositeExplicitAutograd")
+        library.impl(base, plain, "CompositeExplicitAutograd")
+        if llvm is not None:
+            kernel = UserKernel(f"{namespace}::{base}", llvm)
+            run = implementation(kernel, shape or _like_the_first, units, plain)
+            library.impl(base, _of_all_arguments(op, run), "CPU")
         if cuda is not None:
             library.impl(base, cuda, "CUDA")
         register(shape or _like_the_first, [f"{namespace}::{base}"])
@@ -69,6 +78,16 @@ def primitive(
         return packet
 
     return add
+
+
+def _of_all_arguments(op: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run``, given every argument of the operator's schema by place."""
+    arguments = [(a.name, a.default_value) for a in op._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, *[kwargs.get(name, default) for name, default in arguments[len(args) :]])
+
+    return call
 
 
 def _like_the_first(*args: Any, **kwargs: Any) -> TensorType:
