@@ -91,6 +91,10 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return torch.slice_scatter(v, v[1:3] * 3, 0, 0, 4, 2), torch.select_scatter(v, v[0] * 3, 0, 0)\n",
         [0], [0], False, False, {},
     ),
+    "a view that was taken without gradients requires grad with what it shows": (
+        "def program(x0):\n    v = x0.sin()\n    with torch.no_grad(): w = v[:1]\n    return w,\n",
+        [0], [1], True, False, {},
+    ),
 }  # fmt: skip
 
 

@@ -208,7 +208,8 @@ def _describe(
         if base.input >= 0 and o is source:
             return OutputSpec("input", base.input, (), o.requires_grad)
         flagged = _flagged(o.node.chain)
-        alone = len(grouped[base]) == 1 and flagged is not True and not overlaps(o.val.sizes, o.val.strides)
+        outside = o.requires_grad and not _tracked(o)
+        alone = len(grouped[base]) == 1 and not (flagged or outside or overlaps(o.val.sizes, o.val.strides))
         if base.input < 0 and (o is source or alone):
             return OutputSpec("result", result(o), (), _tracked(o))
         if source is None:
@@ -221,7 +222,6 @@ def _describe(
                 shown[result(o)] = replace(of, views=_views(o))
             return OutputSpec("result", result(o), (), _tracked(o))
         views, shared = _views(o), _shared(o, cuts)
-        outside = o.requires_grad and not _tracked(o)
         if base.input >= 0:
             return OutputSpec("input", base.input, views, o.requires_grad, no_grad=outside, shared=shared)
         if base.input == CONSTANT:

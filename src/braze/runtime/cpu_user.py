@@ -7,8 +7,8 @@
             last.set(k.b.fadd(k.b.fmul(rate, last.get()), x.load(i)))
             out.store(last.get(), i)
 
-``UserKernel(name, emit)`` makes machine code once for each combination of dtypes and ranks: LLVM's own passes inline and
-vectorise it, units are divided among threads, and the object code is cached on disk like that of other kernels.
+``UserKernel(name, emit)`` makes machine code once for each combination of dtypes and ranks: LLVM's own passes inline
+and vectorise it, units are divided among threads, and the object code is cached on disk like that of other kernels.
 """
 
 from __future__ import annotations
@@ -176,17 +176,17 @@ class Code:
         import llvmlite.ir as ir
 
         kind = values[0].type
+        function = ir.FunctionType(kind, [kind] * len(values))
         if name in _NATIVE:
-            target = self.b.module.declare_intrinsic(f"llvm.{name}", [kind], ir.FunctionType(kind, [kind] * len(values)))
-            return self.b.call(target, values)
+            return self.b.call(self.b.module.declare_intrinsic(f"llvm.{name}", [kind], function), values)
         symbol = name + ("f" if str(kind) == "float" else "")
         if str(kind) not in ("float", "double") or not has_symbol(symbol):
             raise ValueError(f"no function {symbol} of {kind}")
         found = self.b.module.globals.get(symbol)
-        return self.b.call(found or ir.Function(self.b.module, ir.FunctionType(kind, [kind] * len(values)), symbol), values)
+        return self.b.call(found or ir.Function(self.b.module, function, symbol), values)
 
 
-Form = tuple[Any, ...]  # what code is made for: of each argument ("tensor", dtype, rank), (int or float,), or a constant
+Form = tuple[Any, ...]  # of an argument: ("tensor", dtype, rank), ("number", int or float), or ("constant", value)
 
 
 class UserKernel:
@@ -234,7 +234,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _bits(x: Any) -> int:
-    return x if type(x) is int else struct.unpack("q", struct.pack("d", x))[0]  # type: ignore[no-any-return]
+    return x if type(x) is int else struct.unpack("q", struct.pack("d", x))[0]
 
 
 def _form(x: Any) -> Form:
