@@ -9,7 +9,7 @@ from typing import Any
 from braze.autograd import channels_last
 from braze.events import Deferred, GraphRecord
 from braze.inductor.codegen import CompiledProgram, compile_program
-from braze.inductor.fuse import fuse, plan
+from braze.inductor.fuse import contract, fuse, plan
 from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
 from braze.ir import Expr, Graph, TensorType, verify
 from braze.prims.builder import Policy
@@ -90,6 +90,8 @@ def to_program(graph: Graph, request: Request, side: str) -> Program:
     record.add_level(f"{side}: loops", Deferred(partial(to_text, program)))
     with record.stage("fuse"):
         program = fuse(program)
+        if config.max_autotune and on_gpu(request):
+            program = contract(program)
     with record.stage("plan"):
         program = plan(program)
     if config.verify:
@@ -127,5 +129,10 @@ def inductor(request: Request) -> Compiled:
 
 def _start_compilers(request: Request) -> None:
     """Start the processes that compile GPU kernels, when the graph will need them."""
-    if any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types):
+    if on_gpu(request):
         warm_up(request.config)
+
+
+def on_gpu(request: Request) -> bool:
+    """Whether a graph takes tensors on a GPU."""
+    return any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types)

@@ -21,7 +21,7 @@ from braze.errors import Unsupported
 
 from .cache import DiskCache, content_key
 from .cuda_compile import Binary, Compiler, compiler, pool, worker_count
-from .cuda_kernel import TritonKernel
+from .cuda_kernel import TritonKernel, Unaligned
 from .cuda_launch import arguments, fast_function
 from .cuda_tune import Budget, Tuned
 
@@ -72,9 +72,11 @@ class Driver:
             self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, ctypes.c_int(binary.shared))
         return function.value or 0
 
-    def launch(self, function: int, programs: int, binary: Binary, stream: int, values: Sequence[int]) -> None:
+    def launch(
+        self, function: int, programs: int, binary: Binary, stream: int, values: Sequence[int], scratch: int = 0
+    ) -> None:
         """Run ``programs`` programs with these arguments (the two scratch pointers are added)."""
-        slots = [ctypes.c_int64(v) for v in (*values, 0, 0)]
+        slots = [ctypes.c_int64(v) for v in (*values, scratch, 0)]
         params = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(s) for s in slots))
         one, threads, shared = 1, binary.threads, binary.shared
         self.call(
@@ -148,10 +150,15 @@ class Loaded:
             with torch.cuda.device(self.index):
                 driver().enter(self.index)
                 stream = torch.cuda.current_stream(self.index).cuda_stream
-                driver().launch(self.function, programs, self.binary, stream, values)
+                wanted = programs * self.binary.scratch
+                scratch = torch.empty(wanted, dtype=torch.uint8, device="cuda") if wanted else None
+                at = 0 if scratch is None else scratch.data_ptr()
+                driver().launch(self.function, programs, self.binary, stream, values, at)
 
     def unaligned(self) -> Loaded:
         """The variant that assumes no alignment, compiled when first met."""
+        if self.binary.scratch:
+            raise Unaligned(self.kernel.name)
         with self.lock:
             if self.other is None:
                 code = self.kernel.unaligned()
@@ -189,8 +196,26 @@ def load_kernels_cuda(
     return loaded
 
 
+def load_later(kernel: TritonKernel, device: torch.device | int, config: Config) -> Callable[[float], Kernel | None]:
+    """Begin to compile a kernel that may fail. The result waits up to so many seconds for the callable; None where it
+    is not ready by then, was refused, or asks for more than the card has."""
+    index = _index(device)
+    make = compiler(target(index), config)
+    future = make.submit(kernel)
+
+    def wait(seconds: float) -> Kernel | None:
+        try:
+            return _load(kernel, index, make, future.result(timeout=seconds))
+        except (RuntimeError, TimeoutError) as e:
+            logger.debug("%s: %s", kernel.name, e)
+            return None
+
+    return wait
+
+
 @lru_cache(maxsize=4)
-def _budget(config: Config) -> tuple[DiskCache, Budget]:
+def budget_of(config: Config) -> tuple[DiskCache, Budget]:
+    """What tuning shares: the memory of its choices and the seconds that are left."""
     folder = config.cache_path / "tuned" if config.disk_cache else None
     return DiskCache(folder), Budget(config.autotune_seconds)
 
@@ -205,7 +230,7 @@ def _tuned(kernel: TritonKernel, first: Kernel, index: int, make: Compiler, conf
     def options() -> list[Kernel]:
         return [first, *(_load(k, index, make, f.result()) for k, f in zip(others, waiting) if f.exception() is None)]
 
-    cache, budget = _budget(config)
+    cache, budget = budget_of(config)
     key = content_key(kernel.key(make.target), torch.cuda.get_device_name(index), repr(kernel.candidates))
     return Tuned(kernel, options, key, cache, budget)
 
@@ -215,7 +240,8 @@ def _load(kernel: TritonKernel, index: int, make: Compiler, binary: Binary) -> K
         found = _LOADED.get((kernel, index))
         if found is None:
             loaded = Loaded(kernel, index, make, binary)
-            found = _LOADED[kernel, index] = fast_function(kernel, loaded.fields(), loaded)
+            slow: Kernel = loaded
+            found = _LOADED[kernel, index] = slow if binary.scratch else fast_function(kernel, loaded.fields(), loaded)
         return found
 
 

@@ -40,12 +40,13 @@ _WORKER = Path(__file__).with_name("cuda_worker.py")
 @dataclass(frozen=True)
 class Binary:
     """Machine code of one kernel. ``name`` is its entry, ``threads`` a program's, ``shared`` its dynamic shared memory
-    in bytes."""
+    in bytes, ``scratch`` the bytes of global memory that each program wants (for TMA descriptors)."""
 
     image: bytes
     name: str
     threads: int
     shared: int
+    scratch: int = 0
 
 
 class CompileError(RuntimeError):
@@ -242,9 +243,10 @@ class Compiler:
 
 def pack(answer: dict[str, Any], image: bytes) -> bytes:
     """A cache entry."""
-    if answer.get("global_scratch_size") or answer.get("profile_scratch_size"):
-        raise CompileError(f"{answer['name']} wants scratch memory, which the launcher does not give")
-    head = json.dumps({k: answer[k] for k in ("name", "num_warps", "shared")}).encode()
+    if answer.get("profile_scratch_size"):
+        raise CompileError(f"{answer['name']} wants memory for profiles, which the launcher does not give")
+    kept = {k: answer.get(k) for k in ("name", "num_warps", "shared", "global_scratch_size")}
+    head = json.dumps(kept).encode()
     return struct.pack("<q", len(head)) + head + image
 
 
@@ -252,7 +254,8 @@ def unpack(payload: bytes) -> Binary:
     """A cache entry's binary."""
     (n,) = struct.unpack("<q", payload[:8])
     head = json.loads(payload[8 : 8 + n])
-    return Binary(payload[8 + n :], head["name"], head["num_warps"] * 32, head["shared"] or 0)
+    scratch = head.get("global_scratch_size") or 0
+    return Binary(payload[8 + n :], head["name"], head["num_warps"] * 32, head["shared"] or 0, scratch)
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,10 @@ import hashlib
 from dataclasses import dataclass, replace
 
 
+class Unaligned(RuntimeError):
+    """A kernel that loads by TMA was given an address that is no multiple of 16 bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One way to run a kernel: block sizes (the source's ``constexpr`` arguments), warps a program, pipeline stages."""

@@ -103,6 +103,26 @@ def _patch() -> None:
     for n in names:
         setattr(libdevice, n, _stand_in(n))
     _round_as_hardware_does()
+    _multiply_as_hardware_does()
+
+
+def _multiply_as_hardware_does() -> None:
+    """Products of bfloat16 by their values; the interpreter multiplies their bits."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = InterpreterBuilder.create_dot
+
+    def wide(x: Any) -> Any:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return plain(self, wide(a), wide(b), *rest)
+
+    InterpreterBuilder.create_dot = dot
 
 
 def _round_as_hardware_does() -> None:

@@ -35,8 +35,7 @@ GUARDED = {"_scaled_dot_product_efficient_attention_backward": host.efficient_at
 def binding(target: Any) -> tuple[Any, str | None, bool]:
     """(callable, its spelling in the host program or None, can the result's strides be trusted)."""
     if not isinstance(target, torch._ops.OpOverload):
-        qualified = getattr(target, "qualified_name", None)
-        return target, None if qualified is None else None, False
+        return target, None, getattr(target, "trusted", False)
     name, overload = target._schema.name.partition("::")[2], target._overloadname
     trusted = name in CONTIGUOUS_RESULT and overload == "default"
     if name in DIRECT and overload == "default" and hasattr(torch, name):

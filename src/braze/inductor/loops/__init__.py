@@ -19,7 +19,7 @@ The running example at this stage, before fusion (``relu`` then the row maximum 
 """
 
 from .build import compute_dtype, fresh_type
-from .canonical import Canonical, canonical, canonical_all
+from .canonical import Canonical, canonical, canonical_all, flattened
 from .interpret import buffers_in, interpret_program, run_kernel
 from .ir import (
     REDUCTIONS,
@@ -66,6 +66,7 @@ __all__ = [
     "buffers_in",
     "canonical",
     "canonical_all",
+    "flattened",
     "compute_dtype",
     "fresh_type",
     "interpret_program",

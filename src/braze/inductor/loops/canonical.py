@@ -129,6 +129,28 @@ def _canonicalise(kernel: Kernel, buffers: list[Buffer]) -> Kernel:
     return Kernel("kernel", axes.x, axes.r, body, kernel.device, kernel.origin)
 
 
+def flattened(kernel: Kernel) -> Canonical:
+    """Like :func:`canonical`, but every axis stays what it is: for code whose shape is given by the axes."""
+    raw, buffers = _structure(kernel)
+    flat = {b: _flat(b, f"b{k}") for k, b in enumerate(buffers)}
+    own: dict[int, dict[Symbol, IntLike]] = {}
+    exprs: dict[int, IntLike] = {}
+    bound: dict[tuple[Symbol, Value], IntLike] = {}
+    for k, i in enumerate(kernel.body):
+        if isinstance(i, (Load, Store)):
+            for s, v in i.indirect:
+                name = bound.setdefault((s, v), symbol(f"t{len(bound)}", s.lo, s.hi, below=s.below))
+                own.setdefault(k, {})[s] = name
+            place = offset_of(i.buffer.type.with_(offset=0), i.index)
+            exprs[k] = substitute(place, own[k]) if k in own else place
+        elif isinstance(i, Index):
+            exprs[k] = i.expr
+    own = {k: own.get(k, {}) for k in range(len(kernel.body))}
+    body = _rebuild(kernel, own, flat, exprs)
+    made = Kernel("kernel", kernel.x, kernel.r, body, kernel.device, kernel.origin)
+    return Canonical("axes " + _digest(made), made, tuple(buffers))
+
+
 def _weight(i: Load | Store) -> int:
     """Stores decide the order of axes, then big loads; indirect accesses have no useful stride."""
     if i.indirect:

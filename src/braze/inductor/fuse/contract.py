@@ -1,0 +1,355 @@
+"""Matrix products with what follows them: a vendor's call and the pointwise kernel that reads its result, as one step
+that may run as either those two or one kernel (``max_autotune`` only; timing decides).
+
+Before::
+
+    mm = aten.addmm(bias, x, w)                 # 4096 x 3072
+    for i0 in range(32): for i1 in range(128): for i2 in range(3072):
+        gelu[i0, i1, i2] = ... mm[i1 + 128*i0, i2] ...
+
+After: one ``Extern`` with a :class:`Product` as its target; ``vendor`` is the program above, ``kernel`` the loops::
+
+    p0 < 4096, p1 < 3072, q0 < 768
+    v0 = reduce_sum(x[p0, q0] * w[q0, p1]) + bias[p1]
+    gelu[p0 // 128, p0 % 128, p1] = ... v0 ...
+
+The epilogue sees the product before it is rounded to 16 bits, as all fused values are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from braze.inductor.loops import (
+    Axis,
+    Buffer,
+    Compute,
+    Const,
+    Extern,
+    Index,
+    Kernel,
+    Load,
+    Program,
+    Reduce,
+    Step,
+    Store,
+    Strided,
+    Value,
+    interpret_program,
+    operands,
+)
+from braze.inductor.loops.interpret import buffers_in
+from braze.inductor.loops.ref import axis_of, remap
+from braze.ir import Expr, IntLike, Symbol, TensorType, substitute, symbol_of, symbols
+
+from .match import complete, covers, match
+from .ops import hint
+from .overwrite import candidates
+from .passes import live
+from .schedule import order, reads_of, writes_of
+from .traits import CYCLE, DIFFERENT_DEVICE, DIFFERENT_DOMAIN, OTHER_POINT, Reason
+
+SHAPES = {
+    torch.ops.aten.mm.default: (-1, 0, 1),
+    torch.ops.aten.addmm.default: (0, 1, 2),
+    torch.ops.aten.bmm.default: (-1, 0, 1),
+    torch.ops.aten.baddbmm.default: (0, 1, 2),
+}
+"""The places of what is added (-1: nothing) and of both factors among a product's arguments."""
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LEAST = 16  # of each of a product's sizes: the smallest block that tensor cores take
+
+NO_USER = Reason("no kernel reads the product")
+REDUCES = Reason("the kernel that reads the product reduces, so it needs whole rows")
+WRITES_INPUT = Reason("the kernel that reads the product updates an input in place")
+SCATTERS = Reason("the kernel that reads the product scatters")
+TOO_SMALL = Reason(f"the product has a size below {LEAST}")
+NO_TEMPLATE = Reason("there is no template for products of this dtype")
+Log = list[tuple[str, Reason]]
+
+
+@dataclass(eq=False)
+class Product:
+    """A matrix product and its epilogue as a callable step.
+
+    ``kernel``: all of it in loop IR (x axes: the batch if there is one, rows, columns; r: the inner dim); ``vendor``:
+    the steps that it stands for, as a program over the same inputs (the kernel's tensors in order of first use, then
+    ``sizes``) with the same outputs."""
+
+    kernel: Kernel
+    vendor: Program
+    sizes: tuple[Symbol, ...]
+    several: bool = True
+
+    @property
+    def __name__(self) -> str:
+        return self.kernel.name
+
+    def fused(self) -> Program:
+        """The program whose one step is the kernel."""
+        return replace(self.vendor, steps=[self.kernel], buffers=self.kernel.writes, reuse={})
+
+    def __call__(self, *args: Any) -> Any:
+        """The meaning, by the reference interpreter."""
+        return interpret_program(self.vendor, args)
+
+
+def contract(program: Program, log: Log | None = None) -> Program:
+    """The program with each matrix product joined to a pointwise kernel that reads it, where that is legal. ``log``
+    collects (product, why it stays alone)."""
+    steps = list(program.steps)
+    handed = set(buffers_in(program.outputs))
+    updated = set(candidates(program))
+    for call in [s for s in steps if isinstance(s, Extern) and s.target in SHAPES]:
+        found = _join(call, steps, handed, updated)
+        if isinstance(found, Reason):
+            if log is not None:
+                log.append((str(call.outputs[0]), found))
+            continue
+        kernel, rest, made = found
+        at = steps.index(kernel)
+        steps[at : at + 1] = [made] if rest is None else [made, rest]
+        steps.remove(call)
+        steps = order(list(enumerate(steps)))
+    gone = {b for s in steps for b in writes_of(s)}
+    return replace(program, steps=steps, buffers=[b for b in program.buffers if b in gone])
+
+
+def _join(
+    call: Extern, steps: Sequence[Step], handed: set[Buffer], updated: set[Buffer]
+) -> tuple[Kernel, Kernel | None, Extern] | Reason:
+    """(the kernel that joins, what is left of it, the step for both)."""
+    out = call.outputs[0]
+    reason = _multipliable(call)
+    if reason is not None or out is None:
+        return reason or NO_USER
+    readers = [s for s in steps if out in reads_of(s)]
+    first: Reason = NO_USER
+    for kernel in [s for s in readers if isinstance(s, Kernel)]:
+        part, rest = _slice(kernel, out)
+        found = _legal(call, part, steps, kernel, updated)
+        if not isinstance(found, Reason):
+            keep = out in handed or len(readers) > 1
+            return kernel, rest, _product(call, part, found, keep)
+        first = found if first is NO_USER else first
+    return first
+
+
+def _multipliable(call: Extern) -> Reason | None:
+    """None for a product that the template can do."""
+    _, a, b = SHAPES[call.target]
+    left, right, out = call.args[a], call.args[b], call.outputs[0]
+    if out is None or out.type.dtype not in DTYPES or left.buffer.type.dtype is not out.type.dtype:
+        return NO_TEMPLATE
+    if any(hint(n) < LEAST for n in (*left.sizes[-2:], right.sizes[-1])):
+        return TOO_SMALL
+    return None
+
+
+def _slice(kernel: Kernel, out: Buffer) -> tuple[Kernel, Kernel | None]:
+    """The kernel's stores that depend on ``out`` as a kernel of their own, and the rest; all of it where they share
+    what they read."""
+    depends: set[Any] = set()
+    for i in kernel.body:
+        if (isinstance(i, Load) and i.buffer is out) or any(v in depends for v in operands(i)):
+            depends.add(i)
+    stores = [i for i in kernel.body if isinstance(i, Store)]
+    with_it = [s for s in stores if s in depends]
+    if len(with_it) == len(stores) or kernel.r:
+        return kernel, None
+    first, second = (_only(kernel, keep) for keep in (set(with_it), set(stores) - set(with_it)))
+    if set(first.reads) & set(second.reads):
+        return kernel, None
+    return first, second
+
+
+def _only(kernel: Kernel, keep: set[Store]) -> Kernel:
+    body = live([i for i in kernel.body if not isinstance(i, Store) or i in keep])
+    name = "_".join(["k", *[s.buffer.name for s in body if isinstance(s, Store)][:3]])
+    return replace(kernel, name=name, body=body)
+
+
+def _legal(
+    call: Extern, kernel: Kernel, steps: Sequence[Step], whole: Kernel, updated: set[Buffer]
+) -> dict[Symbol, IntLike] | Reason:
+    """The kernel's axes over the product's; a Reason why it is no epilogue. ``whole``: the step that it is part of."""
+    out = call.outputs[0]
+    assert out is not None
+    if kernel.r:
+        return REDUCES
+    if kernel.device != out.type.device:
+        return DIFFERENT_DEVICE
+    stores = [i for i in kernel.body if isinstance(i, Store)]
+    if any(s.mode != "set" for s in stores):
+        return SCATTERS
+    if any(s.buffer in updated for s in stores):
+        return WRITES_INPUT
+    for step in steps:
+        if step is not whole and set(writes_of(step)) & set(kernel.writes):
+            return SCATTERS
+    if set(kernel.writes) & set(kernel.reads):
+        return WRITES_INPUT
+    if _depends(out, whole, steps):
+        return CYCLE
+    return _domain(kernel, out)
+
+
+def _depends(out: Buffer, whole: Kernel, steps: Sequence[Step]) -> bool:
+    """True when the kernel reads something that is made from ``out`` elsewhere."""
+    derived = {out}
+    for step in steps:
+        if step is not whole and derived & set(reads_of(step)):
+            derived |= set(writes_of(step))
+    return bool((derived - {out}) & set(whole.reads))
+
+
+def _domain(kernel: Kernel, out: Buffer) -> dict[Symbol, IntLike] | Reason:
+    loads = [i for i in kernel.body if isinstance(i, Load) and i.buffer is out]
+    if any(i.mask is not None or i.indirect or i.index != loads[0].index for i in loads):
+        return OTHER_POINT
+    sizes = {a.index: a.size for a in kernel.x}
+    known = {axis.index: axis.size for axis in _axes(out)}
+    env = match(loads[0].index, _place(out), sizes)
+    if env is None:
+        return OTHER_POINT
+    if not complete(env, sizes, known) or covers(env, sizes, known) != known.keys():
+        return DIFFERENT_DOMAIN
+    return env
+
+
+def _place(out: Buffer) -> tuple[IntLike, ...]:
+    """The product's index over its own axes."""
+    return tuple([axis_of(d, n, "p") for d, n in enumerate(out.type.sizes)])
+
+
+def _axes(out: Buffer) -> list[Axis]:
+    found = [(symbol_of(e), n) for e, n in zip(_place(out), out.type.sizes)]
+    return [Axis(s, n) for s, n in found if s is not None]
+
+
+class _Body:
+    """A kernel body in the making."""
+
+    def __init__(self) -> None:
+        self.body: list[Any] = []
+
+    def add(self, i: Any) -> Any:
+        self.body.append(i)
+        return i
+
+    def convert(self, v: Value, dtype: torch.dtype) -> Value:
+        return v if v.dtype is dtype else self.add(Compute("convert", (v,), dtype))  # type: ignore[no-any-return]
+
+
+def _product(call: Extern, part: Kernel, env: dict[Symbol, IntLike], keep: bool) -> Extern:
+    """The step for a product and its epilogue; ``keep``: the product itself is wanted, too."""
+    out = call.outputs[0]
+    assert out is not None
+    views = {k: _whole_of(a, k) for k, a in enumerate(call.args) if isinstance(a, Strided)}
+    place = _place(out)
+    b = _Body()
+    value = _accumulated(b, call, views, place)
+    new: dict[Any, Any] = {}
+    for i in part.body:
+        new[i] = _moved(b, i, out, value, env, new)
+    if keep:
+        b.add(Store(out, place, b.convert(value, out.type.dtype)))
+    inner = axis_of(0, call.args[SHAPES[call.target][1]].sizes[-1], "q")
+    size = call.args[SHAPES[call.target][1]].sizes[-1]
+    k = symbol_of(inner)
+    assert k is not None
+    name = f"{str(call.target).split('.')[1]}_{part.name.removeprefix('k_')}"
+    kernel = Kernel(name, tuple(_axes(out)), (Axis(k, size),), b.body, part.device, call.origin + part.origin)
+    return _step(kernel, call, part, views, keep)
+
+
+def _accumulated(b: _Body, call: Extern, views: dict[int, Buffer], place: tuple[IntLike, ...]) -> Value:
+    """The product, and what is added to it, in f32."""
+    added, left, right = SHAPES[call.target]
+    f32 = torch.float32
+    q = axis_of(0, call.args[left].sizes[-1], "q")
+    x = b.add(Load(views[left], (*_in(place[:-2], views[left]), place[-2], q)))
+    y = b.add(Load(views[right], (*_in(place[:-2], views[right]), q, place[-1])))
+    product = b.add(Compute("mul", (b.convert(x, f32), b.convert(y, f32)), f32))
+    value: Value = b.add(Reduce("sum", product, f32))
+    alpha, beta = call.kwargs.get("alpha", 1), call.kwargs.get("beta", 1)
+    if alpha != 1:
+        value = b.add(Compute("mul", (value, b.add(Const(float(alpha), f32))), f32))
+    if added >= 0 and beta != 0:
+        v = views[added]
+        lead = len(place) - v.type.rank
+        index = tuple([0 if n == 1 else place[lead + d] for d, n in enumerate(v.type.sizes)])
+        bias = b.convert(b.add(Load(v, index)), f32)
+        if beta != 1:
+            bias = b.add(Compute("mul", (bias, b.add(Const(float(beta), f32))), f32))
+        value = b.add(Compute("add", (value, bias), f32))
+    return value
+
+
+def _in(batch: tuple[IntLike, ...], view: Buffer) -> tuple[IntLike, ...]:
+    return batch if view.type.rank > 2 else ()
+
+
+def _moved(b: _Body, i: Any, out: Buffer, value: Value, env: dict[Symbol, IntLike], new: dict[Any, Any]) -> Any:
+    """An instruction of the epilogue over the product's axes, where the product is ``value``."""
+    if isinstance(i, Load):
+        if i.buffer is out:
+            return value
+        bound = tuple([(s, b.convert(new[v], v.dtype)) for s, v in i.indirect])
+        return b.add(Load(i.buffer, remap(i.index, env), bound, i.mask and new[i.mask], i.other))
+    if isinstance(i, Compute):
+        args = [new[a] for a in i.args]
+        if i.fn == "convert" and args[0].dtype is i.dtype:
+            return args[0]
+        exact = [b.convert(v, a.dtype) if i.fn != "convert" else v for a, v in zip(i.args, args)]
+        return b.add(Compute(i.fn, tuple(exact), i.dtype, i.attrs))
+    if isinstance(i, Index):
+        return b.add(Index(substitute(i.expr, env), i.dtype))
+    if isinstance(i, Store):
+        bound = tuple([(s, new[v]) for s, v in i.indirect])
+        stored = b.convert(new[i.value], i.buffer.type.dtype)
+        return b.add(Store(i.buffer, remap(i.index, env), stored, i.mode, bound, i.mask and new[i.mask]))
+    return b.add(i)
+
+
+def _whole_of(view: Strided, k: int) -> Buffer:
+    """A buffer that is what a view shows."""
+    t = view.buffer.type
+    return Buffer(f"{view.buffer.name}_{k}", TensorType(view.sizes, view.strides, t.dtype, t.device))
+
+
+def _step(kernel: Kernel, call: Extern, part: Kernel, views: dict[int, Buffer], keep: bool) -> Extern:
+    out = call.outputs[0]
+    given = {views[k]: a for k, a in enumerate(call.args) if k in views}
+    inputs = [b for b in kernel.reads]
+    inputs += [b for b in given if b not in inputs]  # with beta=0 a call takes what it does not read
+    sizes = tuple(sorted(_sizes(kernel, inputs), key=lambda s: s.name))
+    args = tuple([given.get(b) or _all(b) for b in inputs]) + tuple([_expr(s) for s in sizes])
+    outputs = [b for b in kernel.writes]
+    inner = replace(call, args=tuple([_all(views[k]) if k in views else a for k, a in enumerate(call.args)]))
+    buffers = [b for b in [out, *part.writes] if b is not None]
+    vendor = Program(kernel.name, (*inputs, *sizes), [inner, part], tuple(map(_all, outputs)), buffers)
+    return Extern(Product(kernel, vendor, sizes), args, {}, tuple(outputs), kernel.origin)
+
+
+def _all(b: Buffer) -> Strided:
+    return Strided(b, b.type.sizes, b.type.strides, b.type.offset)
+
+
+def _expr(s: Symbol) -> IntLike:
+
+    return Expr({(s,): 1})
+
+
+def _sizes(kernel: Kernel, inputs: Sequence[Buffer]) -> set[Symbol]:
+    """The symbolic sizes that the kernel or its buffers' types name."""
+    own = {a.index for a in kernel.x + kernel.r}
+    own |= {s for i in kernel.body if isinstance(i, (Load, Store)) for s, _ in i.indirect}
+    places = [e for i in kernel.body if isinstance(i, (Load, Store)) for e in i.index]
+    places += [i.expr for i in kernel.body if isinstance(i, Index)]
+    types = [e for b in (*inputs, *kernel.writes) for e in (*b.type.sizes, *b.type.strides)]
+    return symbols(*places, *types, *[a.size for a in kernel.x + kernel.r]) - own
