@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from braze.ir import Graph, Node, map_nodes, node_args
+from braze.ir import Graph, Node, TensorType, leaves, map_nodes, node_args
 
 ATTENTION = F.scaled_dot_product_attention
 MAX_ELEMENTS = 1 << 26
@@ -30,6 +30,7 @@ _NAMES = """arange ones zeros full ones_like zeros_like full_like eye tril triu 
     broadcast_to cumsum index_select gather all any stack cat clone"""
 _OPERATOR_INPLACE = {getattr(operator, n) for n in dir(operator) if n.startswith("i") and hasattr(operator, n[1:])}
 _WRITERS = _OPERATOR_INPLACE | {operator.setitem, operator.delitem, torch.Tensor.__setitem__}
+_REINTERPRETING = {"view", "view_as_real", "view_as_complex", "real", "imag", "set_"}
 
 
 def _pure() -> set[Any]:
@@ -84,8 +85,10 @@ def _constant_nodes(graph: Graph) -> set[Node]:
     written: set[Node] = set()
     for n in graph.calls:
         name = getattr(n.target, "__name__", "")
-        if n.target in _WRITERS or (name.endswith("_") and not name.endswith("__")) or "out" in n.kwargs:
-            written.update(node_args(n))
+        in_place = name.endswith("_") and not name.endswith("__") or n.kwargs.get("inplace")
+        if in_place or n.target in _WRITERS:
+            written.update(a for a in leaves(n.args[:1]) if isinstance(a, Node))
+        written.update(a for a in leaves(n.kwargs.get("out")) if isinstance(a, Node))
     written = _made_from(written)
     fixed: set[Node] = set()
     for n in graph.calls:
@@ -95,15 +98,21 @@ def _constant_nodes(graph: Graph) -> set[Node]:
 
 
 def _made_from(nodes: set[Node]) -> set[Node]:
-    """The nodes and all that they are made from: a write to one may show in the others."""
+    """The nodes and all that they may be views of: a write to one may show in the others."""
     out: set[Node] = set()
     todo = list(nodes)
     while todo:
         n = todo.pop()
         if n not in out:
             out.add(n)
-            todo += node_args(n)
+            todo += [a for a in node_args(n) if _may_share(n, a)]
     return out
+
+
+def _may_share(n: Node, a: Node) -> bool:
+    """Whether a call's result may be memory of its argument: they have a dtype in common, or it reinterprets bits."""
+    mine, its = ({t.dtype for t in leaves(x.val) if isinstance(t, TensorType)} for x in (n, a))
+    return not mine or not its or bool(mine & its) or getattr(n.target, "__name__", "") in _REINTERPRETING
 
 
 def _is_full(mask: Node, values: dict[Node, Any]) -> bool:
