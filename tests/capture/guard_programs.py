@@ -824,3 +824,129 @@ def warn_state():
 
     p = P()
     return f, (X(), p), [A(p, "_x", 3), A(P, "x", property(lambda s: s._x * 10)), A(P, "x", 5)]
+
+
+@case
+def data_descriptor_over_instance():
+    class P:
+        def __init__(s):
+            s.a, s.b = 1, 2.5
+
+    class Plain:
+        def __get__(s, o, t=None):
+            return 4
+
+    p = P()
+
+    def f(x, p):
+        p.seen = p.a
+        return x * p.a + p.b, p.seen
+
+    return f, (X(), p), [
+        A(P, "b", 9.0), A(P, "b", Plain()), A(Plain, "__set__", lambda s, o, v: None), A(P, "b", property(lambda s: 7.0)),
+        A(P, "a", property(lambda s: 5, lambda s, v: None)),
+        A(P, "seen", property(lambda s: s.__dict__.get("q", 0), lambda s, v: s.__dict__.__setitem__("q", v + 1))),
+    ]  # fmt: skip
+
+
+@case
+def attribute_access_replaced():
+    class P:
+        def __init__(s):
+            s.a = 2
+
+    p, get = P(), object.__getattribute__
+
+    def f(x, p):
+        p.b = p.a + 1
+        return x * p.a + p.b, hasattr(p, "c"), getattr(p, "d", 3)
+
+    return f, (X(), p), [
+        A(P, "__setattr__", lambda s, n, v: s.__dict__.__setitem__(n, v * 2)),
+        A(P, "__getattr__", lambda s, n: {"c": 1}[n] if n == "c" else 8),
+        A(P, "__getattribute__", lambda s, n: 10 if n == "a" else get(s, n)),
+        lambda: delattr(P, "__getattribute__"), lambda: delattr(P, "__setattr__"), lambda: delattr(P, "__getattr__"),
+    ]  # fmt: skip
+
+
+@case
+def class_shadows_member():
+    class L(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.weight = nn.Parameter(torch.ones(3))
+            s.register_buffer("buf", torch.ones(3) * 2)
+            s.sub = nn.Linear(3, 3, bias=False)
+            nn.init.ones_(s.sub.weight)
+
+        def forward(s, x):
+            return s.sub(x) * s.weight + s.buf
+
+    m = L()
+    return lambda m, x: m(x), (m, X()), [
+        A(L, "weight", torch.ones(3) * 5), A(L, "buf", property(lambda s: 4.0)), A(L, "sub", staticmethod(torch.sin)),
+        lambda: delattr(L, "weight"), A(L, "__getattr__", lambda s, n: 3.0), lambda: delattr(L, "__getattr__"),
+        A(L, "__getattribute__", lambda s, n: 2.0 if n == "weight" else object.__getattribute__(s, n)),
+        lambda: delattr(L, "__getattribute__"), A(L, "__call__", lambda s, x: x - 1), lambda: delattr(L, "__call__"),
+    ]  # fmt: skip
+
+
+@case
+def special_methods_later():
+    class P:
+        pass
+
+    class Base:
+        def who(s):
+            return 1
+
+    class Mid(Base):
+        pass
+
+    class Leaf(Mid):
+        def who(s):
+            return super().who() + 10
+
+    p, leaf = P(), Leaf()
+
+    def f(x, p, leaf):
+        n = (1 if p else 2) + (10 if p == 1 else 20) + (100 if callable(p) else 200) + leaf.who()
+        return x + n, f"{p is None}", isinstance(p, P), hash(p) == 7
+
+    return f, (X(), p, leaf), [
+        A(P, "__len__", lambda s: 0), A(P, "__bool__", lambda s: True), A(P, "__eq__", lambda s, o: True),
+        A(P, "__hash__", lambda s: 7), A(P, "__call__", lambda s: 1), A(Mid, "who", lambda s: 4),
+        lambda: delattr(P, "__bool__"), lambda: delattr(Mid, "who"), lambda: setattr(Leaf, "__bases__", (Base,)),
+    ]  # fmt: skip
+
+
+@case
+def metaclass_later():
+    class Mt(type):
+        pass
+
+    class K(metaclass=Mt):
+        v = 2
+
+    def f(x, k):
+        return x * k.v, len(k.__name__)
+
+    return f, (X(), K), [
+        A(Mt, "v", 7), A(Mt, "v", property(lambda c: 5)), lambda: delattr(Mt, "v"), A(K, "v", 3),
+        A(Mt, "__getattribute__", lambda c, n: 9 if n == "v" else type.__getattribute__(c, n)),
+    ]  # fmt: skip
+
+
+@case
+def library_classes_later():
+    class Od(collections.OrderedDict):
+        pass
+
+    d, ns = Od(a=1), types.SimpleNamespace(z=2)
+
+    def f(x, d, ns):
+        return x * d["a"] + ns.z + len(d)
+
+    return f, (X(), d, ns), [
+        A(Od, "__getitem__", lambda s, k: 5), A(Od, "__len__", lambda s: 3), lambda: delattr(Od, "__getitem__"),
+    ]  # fmt: skip

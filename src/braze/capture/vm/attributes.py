@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import sys
 from types import (
     ClassMethodDescriptorType,
     FunctionType,
@@ -36,15 +35,15 @@ _TUPLE_GETTER = "_tuplegetter"
 class _Found:
     """A class attribute found by the MRO."""
 
-    __slots__ = ("raw", "owner", "guarded")
+    __slots__ = ("raw", "owner")
 
     def __init__(self, raw: Any, owner: type) -> None:
         self.raw, self.owner = raw, owner
-        self.guarded = False
 
 
 def find(vm: Tracer, cls: type, name: str) -> _Found | None:
-    """The class attribute as ``_PyType_Lookup`` finds it, or None. Cached for this capture."""
+    """The class attribute as ``_PyType_Lookup`` finds it, or None. Cached for this capture, and guarded: that it is
+    absent, that it is this method or descriptor, that it is a value of this type (and so no descriptor)."""
     key = (cls, name)
     if key in vm.class_cache:
         known: _Found | None = vm.class_cache[key]
@@ -56,7 +55,22 @@ def find(vm: Tracer, cls: type, name: str) -> _Found | None:
             out = _Found(d[name], base)
             break
     vm.class_cache[key] = out
+    if not cls.__flags__ & _IMMUTABLE:
+        _guard_lookup(vm, cls, name, out)
     return out
+
+
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: a class whose attributes cannot be set
+
+
+def _guard_lookup(vm: Tracer, cls: type, name: str, found: _Found | None) -> None:
+    where = vm.sources.const(cls, cls.__qualname__)
+    if found is None:
+        vm.guards.class_lacks(where, name)
+    elif hasattr(type(found.raw), "__get__") or hasattr(type(found.raw), "__set__"):
+        vm.guards.class_attribute(where, name, found.raw)
+    else:
+        vm.guards.type_(where.type_attr(name), type(found.raw))
 
 
 def lookup(vm: Tracer, cls: type, name: str) -> Any:
@@ -66,21 +80,17 @@ def lookup(vm: Tracer, cls: type, name: str) -> Any:
 
 
 def attribute_error(vm: Tracer, cls: type, name: str) -> NoReturn:
-    if not trusted_module(cls.__module__):
-        for absent in (name, "__getattr__"):
-            if find(vm, cls, absent) is None:
-                vm.guards.class_lacks(vm.sources.const(cls, cls.__qualname__), absent)
+    find(vm, cls, name)
+    find(vm, cls, "__getattr__")
     vm.raise_(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
 
 # ---- descriptors
 
 
-def _is_data(raw: Any) -> bool:
+def _is_data(vm: Tracer, raw: Any) -> bool:
     t = type(raw)
-    if t is FunctionType:
-        return False
-    return hasattr(t, "__set__") or hasattr(t, "__delete__")
+    return find(vm, t, "__set__") is not None or find(vm, t, "__delete__") is not None
 
 
 def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
@@ -88,7 +98,6 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
     raw = found.raw
     binder = BINDERS.get(type(raw))
     if binder is not None:
-        guard_class(vm, found, cls, name)
         value: Value = binder(vm, found, obj, cls, name)
         return value
     if type(raw).__name__ == _TUPLE_GETTER:
@@ -97,24 +106,9 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
     if getter is None:
         return class_attribute(vm, cls, name, raw)
     if isinstance(getter.raw, FunctionType):
-        guard_class(vm, getter, type(raw), "__get__")
         descriptor = class_attribute(vm, cls, name, raw)
         return vm.call_function(FunctionValue(getter.raw), [descriptor, obj, vm.wrap_static(cls)], {})
     unsupported(f"the descriptor {type(raw).__name__} of {cls.__name__}.{name}")
-
-
-_PATCHABLE = (FunctionType, property, classmethod, staticmethod)
-_FIXED = frozenset(sys.stdlib_module_names) - {"__main__"}
-
-
-def guard_class(vm: Tracer, found: _Found, cls: type, name: str) -> None:
-    """Once for each method of a class of the program: guard that it is still the one."""
-    if found.guarded:
-        return
-    found.guarded = True
-    if isinstance(found.raw, _PATCHABLE) and found.owner.__module__.split(".", 1)[0] not in _FIXED:
-        where = cls if find(vm, cls, name) is found else found.owner  # the second through super()
-        vm.guards.class_attribute(vm.sources.const(where, where.__qualname__), name, found.raw)
 
 
 def class_attribute(vm: Tracer, cls: type, name: str, raw: Any) -> Value:
@@ -241,7 +235,7 @@ def generic_get(vm: Tracer, obj: Value, name: str) -> Value:
     """``object.__getattribute__``: no ``__getattr__``."""
     cls = obj.pytype(vm)
     found = find(vm, cls, name)
-    if found is not None and _is_data(found.raw):
+    if found is not None and _is_data(vm, found.raw):
         return bind(vm, found, obj, cls, name)
     attrs = obj.own_attrs(vm)
     if attrs is not None:
@@ -270,7 +264,6 @@ def object_plain_get(vm: Tracer, obj: Value, name: str) -> Value:
     """``type(obj).__getattribute__(obj, name)``."""
     how = find(vm, obj.pytype(vm), "__getattribute__")
     if how is not None and isinstance(how.raw, FunctionType):
-        guard_class(vm, how, obj.pytype(vm), "__getattribute__")
         return vm.call_function(FunctionValue(how.raw), [obj, Const(name)], {})
     return generic_get(vm, obj, name)
 
@@ -285,7 +278,6 @@ def object_get(vm: Tracer, obj: Value, name: str) -> Value:
     except Raised as e:
         if not vm.exception_matches(e.value, AttributeError):
             raise
-    guard_class(vm, fallback, obj.pytype(vm), "__getattr__")
     return vm.call_raw(fallback.raw, [obj, Const(name)], {})
 
 
@@ -294,7 +286,6 @@ def object_set(vm: Tracer, obj: Value, name: str, value: Value | None) -> None:
     special = "__setattr__" if value is not None else "__delattr__"
     how = find(vm, obj.pytype(vm), special)
     if how is not None and isinstance(how.raw, FunctionType):
-        guard_class(vm, how, obj.pytype(vm), special)
         args = [obj, Const(name)] + ([value] if value is not None else [])
         vm.call_function(FunctionValue(how.raw), args, {})
         return
@@ -308,7 +299,7 @@ def generic_set(vm: Tracer, obj: Value, name: str, value: Value | None) -> None:
     """``object.__setattr__`` or, with ``value`` None, ``object.__delattr__``."""
     cls = obj.pytype(vm)
     found = find(vm, cls, name)
-    if found is not None and _is_data(found.raw):
+    if found is not None and _is_data(vm, found.raw):
         _set_data(vm, found, obj, cls, name, value)
         return
     attrs = obj.own_attrs(vm)
@@ -324,7 +315,6 @@ def generic_set(vm: Tracer, obj: Value, name: str, value: Value | None) -> None:
 
 def _set_data(vm: Tracer, found: _Found, obj: Value, cls: type, name: str, value: Value | None) -> None:
     raw = found.raw
-    guard_class(vm, found, cls, name)
     if isinstance(raw, property):
         func = raw.fset if value is not None else raw.fdel
         if func is None:
@@ -339,7 +329,6 @@ def _set_data(vm: Tracer, found: _Found, obj: Value, cls: type, name: str, value
         return
     setter = find(vm, type(raw), "__set__" if value is not None else "__delete__")
     if setter is not None and isinstance(setter.raw, FunctionType):
-        guard_class(vm, setter, type(raw), "__set__" if value is not None else "__delete__")
         descriptor = class_attribute(vm, cls, name, raw)
         vm.call_function(FunctionValue(setter.raw), [descriptor, obj] + ([value] if value is not None else []), {})
         return
@@ -361,10 +350,18 @@ def function_get(vm: Tracer, obj: Value, name: str) -> Value:
 
 def class_get(vm: Tracer, obj: ClassValue, name: str) -> Value:
     """``cls.name``."""
+    how = find(vm, type(obj.raw), "__getattribute__")
+    if how is not None and isinstance(how.raw, FunctionType):
+        return vm.call_function(FunctionValue(how.raw), [obj, Const(name)], {})
+    return class_plain_get(vm, obj, name)
+
+
+def class_plain_get(vm: Tracer, obj: ClassValue, name: str) -> Value:
+    """``type.__getattribute__(cls, name)``, and the metaclass's ``__getattr__``."""
     cls = obj.raw
     meta = type(cls)
     on_meta = find(vm, meta, name)
-    if on_meta is not None and _is_data(on_meta.raw):
+    if on_meta is not None and _is_data(vm, on_meta.raw):
         if isinstance(on_meta.raw, (GetSetDescriptorType, MemberDescriptorType)):
             return _class_field(vm, obj, name)
         return bind(vm, on_meta, obj, meta, name)
@@ -376,8 +373,6 @@ def class_get(vm: Tracer, obj: ClassValue, name: str) -> Value:
     fallback = find(vm, meta, "__getattr__")
     if fallback is not None:
         return vm.call_raw(fallback.raw, [obj, Const(name)], {})
-    if not trusted_module(cls.__module__):
-        vm.guards.class_lacks(vm.sources.const(cls, cls.__qualname__), name)
     vm.raise_(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
 
 
@@ -408,7 +403,6 @@ def _class_bind(vm: Tracer, found: _Found, cls: type, name: str) -> Value:
         return MethodValue(BuiltinValue(raw), vm.wrap_static(cls))
     getter = find(vm, t, "__get__")
     if getter is not None and isinstance(getter.raw, FunctionType):
-        guard_class(vm, getter, t, "__get__")
         descriptor = class_attribute(vm, cls, name, raw)
         return vm.call_function(FunctionValue(getter.raw), [descriptor, NONE, vm.wrap_static(cls)], {})
     return class_attribute(vm, cls, name, raw)
@@ -420,27 +414,15 @@ def super_get(vm: Tracer, obj: SuperValue, name: str) -> Value:
         return ClassValue(super)
     mro = obj.owner.__mro__
     for base in mro[mro.index(obj.after) + 1 :]:
+        find(vm, base, name)  # guards also that classes passed over do not get the name later
         if name in base.__dict__:
             found = _Found(base.__dict__[name], base)
-            _guard_passed_over(vm, mro[mro.index(obj.after) + 1 : mro.index(base)], name)
             if isinstance(obj.obj, ClassValue) and obj.owner is obj.obj.raw:
                 if name == "__new__" and isinstance(found.raw, staticmethod):
                     return vm.wrap_static(found.raw.__func__)
                 return _class_bind(vm, found, obj.obj.raw, name)
             return bind(vm, found, obj.obj, obj.owner, name)
     vm.raise_(AttributeError, f"'super' object has no attribute {name!r}")
-
-
-def _guard_passed_over(vm: Tracer, classes: tuple[type, ...], name: str) -> None:
-    """Classes between, in which ``super()`` did not find the name, must not get it later."""
-    for cls in classes:
-        if not trusted_module(cls.__module__):
-            where = vm.sources.const(cls, cls.__qualname__)
-            found = find(vm, cls, name)
-            if found is None:
-                vm.guards.class_lacks(where, name)
-            else:
-                vm.guards.class_attribute(where, name, found.raw)
 
 
 def module_get(vm: Tracer, obj: PyModule, name: str) -> Value:

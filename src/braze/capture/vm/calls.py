@@ -13,7 +13,7 @@ from braze.capture import directives
 from braze.capture.higher_order import plain_form
 from braze.capture.skip import wrapper_file
 
-from .attributes import find, guard_class
+from .attributes import find
 from .frame import Frame
 from .handlers.markers import is_bookkeeping, is_disabled, is_graph_break, original
 from .passing import passes_result
@@ -293,7 +293,6 @@ def call_special(vm: Tracer, obj: Value, name: str, args: list[Value], kwargs: d
     if found is None or found.raw is None:
         what = {"__call__": "is not callable", "__getitem__": "is not subscriptable"}.get(name, f"has no {name}")
         vm.raise_(TypeError, f"{cls.__name__!r} object {what}")
-    guard_class(vm, found, cls, name)
     return call_raw(vm, found.raw, [obj, *args], kwargs or {})
 
 

@@ -8,7 +8,7 @@ import reprlib
 from types import CellType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from ..attributes import generic_get, generic_set
+from ..attributes import class_plain_get, generic_get, generic_set
 from ..registry import CODE_HANDLERS, FUNCTION_FIELDS, GETSETS, HANDLERS, handles, simple
 from ..signals import unsupported
 from ..values.base import NONE, NOT_IMPLEMENTED, Const, Value, boolean
@@ -66,7 +66,7 @@ def object_getattribute(vm: Tracer, v: Value, name: Value) -> Value:
 @simple(type.__getattribute__)
 def type_getattribute(vm: Tracer, v: Value, name: Value) -> Value:
     assert isinstance(v, ClassValue)
-    return vm.class_get(v, name.as_const(vm))
+    return class_plain_get(vm, v, name.as_const(vm))
 
 
 @simple(object.__eq__)

@@ -102,6 +102,5 @@ class ModuleValue(ObjectValue):
         if any(getattr(nn_module, h) for h in GLOBAL_HOOKS):
             return False
         assert self.source is not None
-        vm.guards.class_attribute(vm.sources.const(self.cls, self.cls.__qualname__), "__call__", _CALL)
         vm.guard_no_hooks(self.source)
         return True
