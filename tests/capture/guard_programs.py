@@ -843,9 +843,9 @@ def data_descriptor_over_instance():
         return x * p.a + p.b, p.seen
 
     return f, (X(), p), [
-        A(P, "b", 9.0), A(P, "b", Plain()), A(Plain, "__set__", lambda s, o, v: None), A(P, "b", property(lambda s: 7.0)),
+        A(P, "b", 9.0), A(P, "b", Plain()), A(Plain, "__set__", lambda s, o, v: 0), A(P, "b", property(lambda s: 7.0)),
         A(P, "a", property(lambda s: 5, lambda s, v: None)),
-        A(P, "seen", property(lambda s: s.__dict__.get("q", 0), lambda s, v: s.__dict__.__setitem__("q", v + 1))),
+        A(P, "seen", property(lambda s: s.__dict__.get("q", 0), lambda s, v: s.__dict__.update(q=v + 1))),
     ]  # fmt: skip
 
 
