@@ -63,6 +63,7 @@ def request(kernel: TritonKernel, target: str) -> dict[str, Any]:
         "num_warps": kernel.launch.num_warps,
         "num_stages": kernel.launch.num_stages,
         "aligned": kernel.aligned,
+        "divisible": kernel.divisible,
         "assertions": kernel.assertions,
         "target": target,
     }

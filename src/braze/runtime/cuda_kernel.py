@@ -40,6 +40,7 @@ class TritonKernel:
 
     ``signature``: (argument, Triton type) in call order: pointers, then integers; ``constexpr``s are in ``launch``.
     ``aligned``: every pointer is divisible by 16 bytes (the launcher checks, and falls back to ``unaligned()``).
+    ``divisible``: (integer argument, power of two up to 16 that divides it at every call, as the shapes prove).
     ``assertions``: the source has ``tl.device_assert``, which needs the compiler's debug switch.
     The grid is one-dimensional: the product of ``grid``, the first entry fastest.
     """
@@ -52,6 +53,7 @@ class TritonKernel:
     candidates: tuple[Launch, ...] = ()
     aligned: bool = True
     assertions: bool = False
+    divisible: tuple[tuple[str, int], ...] = ()
 
     @property
     def pointers(self) -> int:
@@ -76,5 +78,6 @@ class TritonKernel:
 
     def key(self, target: str) -> str:
         """Content hash of what is compiled, for a target such as "cuda:90" and a Triton version."""
-        parts = (self.name, self.source, self.signature, self.launch, self.aligned, self.assertions, target)
+        facts = (self.aligned, self.assertions, self.divisible)
+        parts = (self.name, self.source, self.signature, self.launch, *facts, target)
         return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -5,7 +5,7 @@ script it serves requests on its standard input, one at a time, until the input 
 (8 bytes, little-endian), JSON of that length, and for an answer the binary after it.
 
 A request: ``{"name", "source", "signature": [[argument, type]...], "constants": {name: int}, "num_warps", "num_stages",
-"aligned", "assertions", "target": "cuda:90"}``; the answer's JSON is the metadata (``shared``, ``name``,
+"aligned", "divisible", "assertions", "target": "cuda:90"}``; the answer's JSON is the metadata (``shared``, ``name``,
 ``num_warps``, ...) or ``{"error": text}``.  With ``"until": "ptx"`` (or another of Triton's stages) the binary is that
 stage's text.
 """
@@ -53,9 +53,10 @@ def compile_source(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     fn = load_function(request["name"], request["source"])
     signature = {k: t for k, t in request["signature"]}
     constants = dict(request["constants"])
-    attrs = {}
+    facts = dict(request["divisible"])
     if request["aligned"]:
-        attrs = {(n,): [["tt.divisibility", 16]] for n, (_, t) in enumerate(request["signature"]) if t[0] == "*"}
+        facts.update((k, 16) for k, t in request["signature"] if t[0] == "*")
+    attrs = {(n,): [["tt.divisibility", facts[k]]] for n, (k, _) in enumerate(request["signature"]) if k in facts}
     signature.update(dict.fromkeys(constants, "constexpr"))
     src = ASTSource(fn, signature, constants, attrs)
     backend = make_backend(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from triton_cases import CASES, every_primitive
+from triton_cases import CASES, Body, every_primitive
 
 from braze.inductor.codegen.triton_emit import emit_triton
 from braze.inductor.codegen.triton_ops import OPS, template
+from braze.ir import symbol
 from braze.prims import PRIMS
 from braze.prims.elementwise import DTYPES
 from braze.runtime.cuda_compile import Pool, request
@@ -107,3 +109,19 @@ def test_wide_loads() -> None:
         _, text = compile_source({**request(code, "cuda:90"), "until": "ptx"})
         ptx = text.decode()
         assert (ptx.count("ld.global.v4"), ptx.count("ld.global.b32")) == (wide, narrow), name
+
+
+@pytest.mark.parametrize("n, width, loads", [(768, 4, 2), (100, 2, 4)])
+def test_symbolic_sizes_load_whole_vectors(n: int, width: int, loads: int, compile_pool: Pool) -> None:
+    """What the shapes prove to divide a size is told to Triton, so that masked loads of bf16 stay wide."""
+    rows = symbol("s0", 2, 2**20, hint=4096)
+    k = Body({"i": rows, "j": n})
+    x, y = k.buffer("x", (rows, n), BF16), k.buffer("y", (rows, n), BF16)
+    k.store(y, (k["i"], k["j"]), k.compute("exp", k.load(x, k["i"], k["j"])))
+    code = emit_triton(k.kernel("k")).code
+    blind = replace(code, divisible=())
+    asked = [{**request(c, "cuda:90"), "until": "ptx"} for c in (code, blind)]
+    told, untold = (compile_pool.submit(r).result(timeout=240)[1].decode() for r in asked)
+    assert f"ld.global.v{width}" in told and told.count("ld.global") == loads
+    assert untold.count("ld.global") == 16
+    assert blind.key("t") != code.key("t")

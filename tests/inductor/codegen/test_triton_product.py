@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +19,20 @@ from triton_interpreter import Interpreter
 import braze
 from braze.backends import inductor
 from braze.inductor.codegen import products
-from braze.inductor.codegen.product_tiles import Tile
+from braze.inductor.codegen.product_tiles import MOST, Shape, Tile, rounds, tiles_for
+from braze.inductor.codegen.triton_product import emit_product
+from braze.inductor.codegen.triton_tiling import H200
+from braze.inductor.fuse import contract, fuse
+from braze.inductor.loops import Kernel, interpret_program, lower
+from braze.runtime import cuda_choice
 from braze.runtime.cache import DiskCache
-from braze.runtime.cuda_choice import Choice
+from braze.runtime.cuda_choice import Choice, Way
+from braze.runtime.cuda_compile import Pool, request
 from braze.runtime.cuda_tune import Budget
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "loops"))
+
+from prim_graphs import G  # noqa: E402
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 PLAIN = Tile(32, 16, 16, 4, 2, 2)
@@ -171,3 +184,214 @@ def test_sizes_that_change(templates: Templates) -> None:
         args = operands(m, 40, 24, F16)
         check(compiled(*args), linear_gelu(*(t.double() for t in args)), F16)
     assert templates.calls == 2 and len(templates.made) == 1
+
+
+# ---- what is joined, and what is not ----
+
+MM = torch.ops.aten.mm.default
+
+
+def product_of(g: G, m: int = 48, n: int = 32, k: int = 64, dtype: torch.dtype = BF16, left: str = "x") -> Any:
+    x, w = g.input(left, (m, k), dtype), g.input(f"w_{left}", (k, n), dtype)
+    return g.graph.call(MM, (x, w), val=x.val.with_(sizes=(m, n), strides=(n, 1)))
+
+
+def contracted(*outputs: Any, g: G) -> tuple[list[Any], list[str]]:
+    """The steps after joining, and the reasons against it. The meaning must stay."""
+    before = fuse(lower(g.out(*outputs)))
+    log: list[Any] = []
+    after = contract(before, log)
+    inputs = [torch.randn(b.type.sizes).to(b.type.dtype) for b in before.inputs]
+    for a, b in zip(interpret_program(before, inputs), interpret_program(after, inputs)):
+        assert torch.equal(a, b)
+    return after.steps, [str(r) for _, r in log]
+
+
+def wide(g: G, x: Any) -> Any:
+    return g.convert(x, F32)
+
+
+def test_a_product_joins_its_reader() -> None:
+    g = G()
+    steps, reasons = contracted(g.exp(wide(g, product_of(g))), g=g)
+    assert len(steps) == 1 and not reasons
+
+
+def test_two_products_in_one_kernel_take_turns() -> None:
+    """One kernel widens both; each product takes its own store."""
+    g = G()
+    a, b = product_of(g), product_of(g, left="y")
+    steps, reasons = contracted(g.exp(wide(g, a)), g.sin(wide(g, b)), g=g)
+    assert len(steps) == 2 and not reasons and not any(isinstance(s, Kernel) for s in steps)
+
+
+def test_a_product_of_two_products() -> None:
+    g = G()
+    a, b = product_of(g), product_of(g, left="y")
+    steps, reasons = contracted(g.mul(wide(g, a), g.exp(wide(g, b))), g=g)
+    assert len(steps) == 2 and not any(isinstance(s, Kernel) for s in steps)
+    assert reasons == ["no kernel reads the product"]  # the other one's step does
+
+
+def test_refused_rows() -> None:
+    g = G()
+    p = wide(g, product_of(g))
+    _, reasons = contracted(g.sum(p, (1,)), g=g)
+    assert "needs whole rows" in reasons[0]
+
+
+def test_refused_small() -> None:
+    g = G()
+    _, reasons = contracted(g.exp(wide(g, product_of(g, n=8))), g=g)
+    assert "below 16" in reasons[0]
+
+
+def test_refused_dtype() -> None:
+    g = G()
+    _, reasons = contracted(g.exp(product_of(g, dtype=torch.float64)), g=g)
+    assert "no template" in reasons[0]
+
+
+def test_refused_part() -> None:
+    """A kernel that reads only some of the product is no epilogue."""
+    g = G()
+    part = g.slice(product_of(g), (0, 0), (24, 32), (1, 1))
+    _, reasons = contracted(g.exp(wide(g, part)), g=g)
+    assert reasons and "no one-to-one map" in reasons[0]
+
+
+def test_refused_alone() -> None:
+    g = G()
+    _, reasons = contracted(product_of(g), g=g)
+    assert reasons == ["no kernel reads the product"]
+
+
+def test_refused_circle() -> None:
+    """The kernel also reads what a library call made of the product."""
+    g = G()
+    p = product_of(g, n=48)
+    again = g.graph.call(
+        torch.ops.aten.sort.stable, (p,), {"stable": True}, val=(p.val, p.val.with_(dtype=torch.int64))
+    )
+    first = g.graph.call(operator.getitem, (again, 0), val=p.val)
+    _, reasons = contracted(g.mul(wide(g, p), wide(g, first)), g=g)
+    assert "depends on one and feeds the other" in reasons[0]
+
+
+# ---- machine code ----
+
+
+def big(m: int, n: int, k: int, dtype: torch.dtype) -> Kernel:
+    """A product with silu, of which the product is wanted, too."""
+    g = G()
+    p = product_of(g, m, n, k, dtype)
+    v = wide(g, p) if dtype is not F32 else p
+    (step,) = contract(fuse(lower(g.out(p, g.mul(v, g.sigmoid(v)))))).steps
+    return step.target.kernel  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def compile_pool() -> Iterator[Pool]:
+    pool = Pool(2)
+    yield pool
+    pool.close()
+
+
+def text(pool: Pool, kernel: Kernel, tile: Tile, target: str, until: str) -> str:
+    job = pool.submit({**request(emit_product(kernel, tile, H200).code, target), "until": until})
+    answer, out = job.result(timeout=240)
+    assert "error" not in answer, answer["error"]
+    return out.decode()
+
+
+@pytest.mark.parametrize("tma", [False, True])
+def test_tensor_cores_of_hopper(tma: bool, compile_pool: Pool) -> None:
+    ptx = text(compile_pool, big(512, 512, 256, BF16), Tile(128, 128, 64, 4, 3, 8, tma, tma), "cuda:90", "ptx")
+    assert "wgmma.mma_async" in ptx and "st.global.v4" in ptx
+    assert ("cp.async.bulk.tensor" in ptx) is tma
+
+
+def test_tf32(compile_pool: Pool) -> None:
+    ptx = text(compile_pool, big(256, 256, 128, F32), Tile(64, 64, 32, 4, 3), "cuda:90", "ptx")
+    assert "tf32" in ptx
+
+
+@pytest.mark.parametrize("n", [512, 200])
+def test_amd(n: int, compile_pool: Pool) -> None:
+    code = text(compile_pool, big(512, n, 256, BF16), Tile(128, 64, 32, 4, 2), "hip:gfx942", "amdgcn")
+    assert "v_mfma_f32" in code
+
+
+# ---- choice ----
+
+
+def test_few_tilings_are_tried() -> None:
+    for shape in (Shape(1, 4096, 3072, 768, 2), Shape(1, 32, 768, 768, 2), Shape(12, 128, 64, 128, 2)):
+        tiles = tiles_for(shape, H200)
+        assert 1 <= len(tiles) <= MOST and len(set(tiles)) == len(tiles)
+    large = tiles_for(Shape(1, 8192, 8192, 8192, 2), H200)[0]
+    assert large.m * large.n >= 2**15
+    few = Shape(1, 256, 256, 4096, 2)  # a large tile would leave most of the card idle
+    assert rounds(few, 64, 64, H200) < rounds(few, 128, 256, H200)
+
+
+class Ways:
+    """A choice with made-up times; ``calls`` says which ways ran."""
+
+    def __init__(self, times: list[float], seconds: float = 10.0, folder: Path | None = None, **more: Any) -> None:
+        self.calls: list[int] = []
+        self.timed = 0
+        runs = [lambda *args, n=n: self.calls.append(n) or n for n in range(len(times))]
+
+        def timer(run: Any, args: Any) -> float:
+            self.timed += 1
+            if times[runs.index(run)] < 0:
+                raise RuntimeError("refused by the driver")
+            return times[runs.index(run)]
+
+        ways = [Way(f"way {n}", lambda seconds, n=n: runs[n]) for n in range(1, len(times))]
+        self.choice = Choice("c", runs[0], ways, "key", DiskCache(folder), Budget(seconds), timer=timer, **more)
+
+
+@pytest.fixture(autouse=True)
+def no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+def test_the_fastest_stays() -> None:
+    w = Ways([3.0, 2.0, 1.0, 4.0])
+    assert [w.choice(), w.choice()] == [2, 2]
+    assert w.timed == 4 and w.choice.chosen == "way 2"
+
+
+def test_noise_does_not_count() -> None:
+    assert Ways([1.0, 0.98]).choice() == 0
+
+
+def test_what_fails_is_left_out() -> None:
+    assert Ways([3.0, -1.0, 2.0]).choice() == 2
+
+
+def test_no_seconds_no_choice() -> None:
+    w = Ways([3.0, 1.0], seconds=0.0)
+    assert w.choice() == 0 and w.timed == 0
+
+
+def test_a_choice_is_remembered(tmp_path: Path) -> None:
+    assert Ways([3.0, 1.0], folder=tmp_path).choice() == 1
+    again = Ways([1.0, 3.0], folder=tmp_path)
+    assert again.choice() == 1 and again.timed == 0
+
+
+def test_float32_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Ways([3.0, 1.0], exact=True)
+    monkeypatch.setattr(cuda_choice, "tf32_allowed", lambda: False)
+    assert w.choice() == 0 and w.timed == 0
+    monkeypatch.setattr(cuda_choice, "tf32_allowed", lambda: True)
+    assert w.choice() == 1
+
+
+def test_nothing_is_decided_inside_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Ways([3.0, 1.0])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert w.choice() == 0 and w.choice.best is None

@@ -23,6 +23,7 @@ go to the memory of a load's buffer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -455,7 +456,9 @@ class _Emitter:
         source = f'{HEADER}{helpers}\n\n@triton.jit\ndef {name}({params}):\n    """{self.describe()}"""\n{body}\n'
         grid = tuple(GridDim(self._count(d), d.block) for d in self.tiling.programs)
         launches = self.tiling.launches
-        code = TritonKernel(name, source, tuple(signature), grid, launches[0], launches[1:], True, self.assertions)
+        divisible = tuple((self.sizes[e], n) for e in sizes if (n := _divisor(e)) > 1)
+        rest = True, self.assertions, divisible
+        code = TritonKernel(name, source, tuple(signature), grid, launches[0], launches[1:], *rest)
         return Emitted(code, tuple(self.buffers), tuple(sizes))
 
     def _count(self, d: Dim) -> int | str:
@@ -475,6 +478,11 @@ def _atoms(e: Expr) -> dict[Atom, None]:
 def _group(text: str) -> str:
     """In parentheses where it is more than a name or a number."""
     return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def _divisor(e: IntLike) -> int:
+    """The largest power of two, up to 16, that divides a size whatever its symbols are."""
+    return math.gcd(16, *e.terms.values()) if isinstance(e, Expr) else 1
 
 
 def _size_text(n: IntLike) -> str:
