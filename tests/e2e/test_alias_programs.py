@@ -95,6 +95,18 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "def program(x0):\n    v = x0.sin()\n    with torch.no_grad(): w = v[:1]\n    return w,\n",
         [0], [1], True, False, {},
     ),
+    "a view whose shape was changed in place is overwritten": (
+        "def program(x0):\n    v = x0.t()\n    v.transpose_(0, 1)\n    v.mul_(torch.arange(4.0))\n    return x0, v\n",
+        [2], [1], True, False, {},
+    ),
+    "a tensor is overwritten of which a view's shape was changed in place": (
+        "def program(x0):\n    v = x0.t()\n    v.transpose_(0, 1)\n    x0.mul_(torch.arange(4.0))\n    return v,\n",
+        [2], [1], True, False, {},
+    ),
+    "a view is overwritten of a tensor whose shape was changed in place": (
+        "def program(x0):\n    y = x0 * 2\n    v = y[1:]\n    y.t_()\n    v.mul_(x0[0])\n    return y, v\n",
+        [2], [1], True, False, {},
+    ),
 }  # fmt: skip
 
 

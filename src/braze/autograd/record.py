@@ -103,6 +103,10 @@ class Recorder:
         self.placed: frozenset[int] = frozenset()  # inputs whose place in their storage is guarded
         self.looked_around: list[int] = []  # inputs whose storage is read where they do not show it
         self.reshaped: dict[int, list[ViewStep]] = {}  # position -> in-place calls that changed its sizes
+        self.differentiable = False
+        self._folded: dict[
+            Value, Value | None
+        ] = {}  # memory whose owner (what it became) or view was reshaped in place
 
     def close(self) -> None:
         """Forget the fakes: they and their values hold each other, and would wait for the garbage collector."""
@@ -122,6 +126,7 @@ class Recorder:
             return self.graph.input(name, to_expr(fake))
         node = self.graph.input(name, fake.val)
         self._inputs[id(fake)] = index
+        self.differentiable = self.differentiable or fake.requires_grad
         self.root(fake, node, index)
         return node
 
@@ -230,6 +235,9 @@ class Recorder:
             if overlaps(at.type.sizes, at.type.strides):
                 raise Unsupported("an in-place write to a tensor whose elements share memory")
             at = at.parent
+        if self.differentiable and value.base in self._folded and self._folded[value.base] not in value.line():
+            # autograd would replay what the view was before, on fakes; on tensors it uses the strides
+            raise Unsupported("an in-place write to memory of which a view was reshaped in place, under autograd")
         storage.check_write(value)
         if value.type.sizes != fake.val.sizes:
             self._resized(value, fake)
@@ -322,6 +330,7 @@ class Recorder:
             kwargs = {}
         step = ViewStep(form, rest, tuple(kwargs.items()))
         fake.node = parent.view(step, self._replay(step, self.read(parent), parent.base, fake.val), fake.val)
+        self._folded[parent.base] = None if fake._is_view() else fake.node
 
     def view(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record a view operator: ``out`` shows the memory of its first argument."""
