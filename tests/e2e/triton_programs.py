@@ -9,6 +9,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+from torch.library import wrap_triton  # noqa: E402
 
 import braze  # noqa: E402
 from braze.api import log_of  # noqa: E402
@@ -41,9 +42,43 @@ def copy_kernel(src, dst, n, BLOCK: tl.constexpr):
     helper(dst, at, tl.load(src + at, mask=at < n), at < n)
 
 
-@triton.autotune(configs=[triton.Config({"BLOCK": 64})], key=["n"])  # tuning itself needs a GPU
+def timed(call, quantiles):
+    """In the place of Triton's benchmark, which needs a GPU."""
+    call()
+    return (1.0, 1.0, 1.0)
+
+
+def pruned(configs, named_args, **kwargs):
+    assert named_args["n"] > 0
+    return configs[1:]
+
+
+@triton.autotune([triton.Config({"BLOCK": b}) for b in (16, 64)], key=["n"], do_bench=timed)
 @triton.jit
 def tuned_kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 3, mask=at < n)
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": b}) for b in (16, 32, 64)],
+    ["n"],
+    do_bench=timed,
+    prune_configs_by={"early_config_prune": pruned},
+)
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def tuned_by_rules_kernel(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(out + at, tl.load(x + at) + 1)
+    else:
+        tl.store(out + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+
+@triton.heuristics({"BLOCK": lambda args: 16 if args["n"] < 200 else 128})
+@triton.jit
+def by_rule_kernel(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + at, mask=at < n) * 3, mask=at < n)
 
@@ -85,6 +120,51 @@ def tuned(x):
     return out - 1
 
 
+def tuned_by_rules(x):
+    out = torch.empty_like(x)
+    n = x.numel()
+    tuned_by_rules_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n)
+    return out.sin()
+
+
+def by_rule(x):
+    out = torch.empty_like(x)
+    n = x.numel()
+    by_rule_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]), 1)](x, out, n=n)
+    return out + x
+
+
+def wrapped(x):
+    out = torch.empty_like(x)
+    wrap_triton(add_kernel)[(4,)](x, x, out, x.numel(), BLOCK=32)
+    return out * 2
+
+
+@torch.library.triton_op("test_triton::sums", mutates_args={})
+def sums(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    wrap_triton(add_kernel)[(triton.cdiv(x.numel(), 32),)](x, y, out, x.numel(), BLOCK=32)
+    return out * 1
+
+
+sums.register_autograd(lambda ctx, g: (g, g))
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        n = x.numel()
+        tuned_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        g, out = g.contiguous(), torch.empty_like(g)
+        tuned_kernel[lambda meta: (triton.cdiv(g.numel(), meta["BLOCK"]),)](g, out, g.numel())
+        return out
+
+
 def beside_gradients(x, w):
     y = add(x * w.detach(), w.detach())
     return (y * w).sum()
@@ -109,7 +189,17 @@ assert written(add_kernel) == {"out"} and written(scale_kernel) == {"x"} and wri
 assert "dst" in written(copy_kernel)
 check(lambda x, y: add(x * 2, y).sin(), x, y)
 check(lambda x, y: add(x * 2, y).sin(), x, y, dynamic=True)
-for program in (scaled, overwritten_input, through_a_helper, keywords, tuned):
+for program in (scaled, overwritten_input, through_a_helper, keywords, tuned, tuned_by_rules, by_rule, wrapped):
     check(program, x)
+for program in (tuned, tuned_by_rules, by_rule):
+    check(program, torch.randn(64), dynamic=True)
+check(lambda x, y: sums(x * 2, y).sin(), x, y)
+check(lambda x, y: sums(x * 2, y).sin(), x, y, dynamic=True)
+check(lambda x, y: (sums(x.sin(), y) * y).sum(), x.clone().requires_grad_(), y.clone().requires_grad_())
+check(lambda x: (Tripled.apply(x.sin()) * x).sum(), x.clone().requires_grad_())
+check(lambda x: torch.autograd.grad(Tripled.apply(x.sin()).sum(), x)[0], x.clone().requires_grad_())
+launch = triton.runtime.jit.KernelInterface.__getitem__
+assert launch.__module__ == "triton.runtime.jit"  # put back after each trace
+torch.testing.assert_close(sums(x, y), x + y)
 check(beside_gradients, x, y.clone().requires_grad_())
 print("done")

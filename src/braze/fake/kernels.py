@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
@@ -148,24 +150,112 @@ def launcher(kernel: Any) -> Launch:
     return Launch(kernel)
 
 
-def configurations(kernel: Any) -> list[dict[str, Any]] | None:
-    """The arguments that each configuration of an autotuned kernel sets; None for other kernels."""
-    configs = getattr(kernel, "configs", None)
-    return None if configs is None else [dict(c.kwargs) for c in configs]
+def grids(kernel: Any, given: dict[str, Any], grid: Grid) -> Any:
+    """What a :class:`Launch` takes: ``grid(arguments)`` for all arguments of a launch with ``given``; for an autotuned
+    kernel the list of it for all configurations. Heuristics are computed on the way, by ``grid.computed``."""
+    metas, several = [dict(given)], False
+    while kernel is not None and is_kernel(kernel):
+        configs, values = getattr(kernel, "configs", None), getattr(kernel, "values", None)
+        if configs is not None:
+            if several:
+                raise Unsupported("a Triton kernel that is autotuned twice")
+            metas, several = [{**metas[0], **grid.wrapped(c.kwargs)} for c in configs], True
+        elif isinstance(values, dict):
+            for meta in metas:
+                for name, rule in values.items():
+                    meta[name] = grid.computed(rule, dict(meta))
+        kernel = getattr(kernel, "fn", None)
+    found = [grid(meta) for meta in metas]
+    return found if several else found[0]
+
+
+class Grid:
+    """``kernel[grid]``'s grid, a tuple or a function of the arguments, in Python."""
+
+    def __init__(self, grid: Any) -> None:
+        self.grid = grid
+
+    def __call__(self, meta: dict[str, Any]) -> Any:
+        return tuple(self.grid(meta) if callable(self.grid) else self.grid)
+
+    def computed(self, rule: Any, meta: dict[str, Any]) -> Any:
+        """What a heuristic makes of the arguments."""
+        return rule(meta)
+
+    def wrapped(self, config: dict[str, Any]) -> dict[str, Any]:
+        """A configuration's arguments."""
+        return dict(config)
 
 
 def run(kernel: Any, grid: Any, given: dict[str, Any]) -> None:
     """The launch itself."""
+    given = dict(given)
+    args = []  # by place as far as it goes: functions that prune configurations look there
+    for name in kernel.arg_names:
+        if name not in given:
+            break
+        args.append(given.pop(name))
     if isinstance(grid, list):
-        table = dict(zip((_key(c) for c in configurations(kernel) or ()), grid))
-        names = [set(c) for c in configurations(kernel) or ()]
-        kernel[lambda meta: table[_key({k: meta[k] for k in names[0] if k in meta})]](**given)
+        configs = [c.kwargs for c in _tuned(kernel).configs]
+        table = dict(zip(map(_key, configs), grid))
+        names = set(configs[0]) if configs else set()
+        kernel[lambda meta: table[_key({k: meta[k] for k in names if k in meta})]](*args, **given)
     else:
-        kernel[tuple(grid)](**given)
+        kernel[tuple(grid)](*args, **given)
+
+
+def _tuned(kernel: Any) -> Any:
+    """The autotuner among a kernel's decorators."""
+    while not hasattr(kernel, "configs"):
+        kernel = kernel.fn
+    return kernel
 
 
 def _key(config: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted((k, repr(v)) for k, v in config.items()))
+
+
+_PLAIN: list[Any] = []  # Triton's own __getitem__, as often as traces are under way
+_LOCK = threading.Lock()
+
+
+def intercept() -> Callable[[], None] | None:
+    """From now on ``kernel[grid](...)`` with traced tensors, wherever Python does it, is a call of a :class:`Launch`.
+
+    Gives what ends that; None where Triton is not loaded.
+    """
+    jit: Any = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        return None
+    with _LOCK:
+        _PLAIN.append(_PLAIN[0] if _PLAIN else jit.KernelInterface.__getitem__)
+        jit.KernelInterface.__getitem__ = _launch_of
+    wrapped: Any = sys.modules.get("torch._library.triton")  # its wrap_triton makes launches nodes of another tracer
+    before = wrapped.is_wrap_triton_enabled() if wrapped is not None else None
+    if before:
+        wrapped.wrap_triton_enabled.value = False
+
+    def end() -> None:
+        if before:
+            wrapped.wrap_triton_enabled.value = before
+        with _LOCK:
+            plain = _PLAIN.pop()
+            if not _PLAIN:
+                jit.KernelInterface.__getitem__ = plain
+
+    return end
+
+
+def _launch_of(kernel: Any, grid: Any) -> Any:
+    launch = (_PLAIN[0] if _PLAIN else type(kernel).__getitem__)(kernel, grid)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not any(type(x) is FakeTensor for x in (*args, *kwargs.values())):
+            return launch(*args, **kwargs)
+        given = {**dict(zip(kernel.arg_names, args)), **kwargs}
+        launcher(kernel)(grids(kernel, given, Grid(grid)), *args, **kwargs)
+
+    return call
 
 
 def _is_number(v: Any) -> bool:

@@ -14,6 +14,7 @@ from ..ir import Expr, IntLike, TensorType
 from ..ir.decisions import Decisions
 from .custom import declared_rule
 from .execute import by_execution
+from .kernels import intercept
 from .layout import contiguous
 from .questions import FORGETTERS, ONE_TRACE, Undecided, answered, called, forget_answers
 from .refused import trial_of
@@ -137,6 +138,7 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.decide = decide
         self.decisions = decide if isinstance(decide, Decisions) else None
         self.executed_rules: set[OpOverload] = set()
+        self._ends: list[Callable[[], None] | None] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -149,12 +151,16 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._lock = ONE_TRACE[0]
             self._lock.acquire()
         _DEPTH[0] += 1
+        self._ends.append(intercept())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
         _DEPTH[0] -= 1
+        end = self._ends.pop()
+        if end is not None:
+            end()
         if not _DEPTH[0] and answered():
             forget_answers()
         if self.decisions is not None:

@@ -17,6 +17,7 @@ import torch
 from ..registry import HANDLERS, trusted_module
 from ..signals import NotConst, unsupported
 from ..values.base import Value
+from ..values.kernels import KernelValue
 from ..values.statics import FunctionValue
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class _Reader:
                     self.read(v)
         elif isinstance(raw, torch.Tensor):
             self.vm.guards.const(v.source, raw)
+        elif isinstance(v, KernelValue):
+            v.as_const(self.vm)
         elif isinstance(raw, type):
             if issubclass(raw, torch.autograd.Function) and not trusted_module(raw.__module__):
                 _Reader(self.vm, raw).read_class()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from braze.fake.kernels import configurations, launcher
+from braze.fake.kernels import Grid, grids, launcher
 
 from ..signals import NotConst, unsupported
 from .base import Const, Value
@@ -45,27 +45,37 @@ class LaunchValue(Value):
         raw = self.kernel.as_const(vm)
         names = list(raw.arg_names)
         given = {**dict(zip(names, args)), **kwargs}
-        configs = configurations(raw)
-        if configs is None:
-            grid = self._grid(vm, given, {})
-        else:
-            grid = ListValue([self._grid(vm, given, c) for c in configs])
+        found = grids(raw, given, _Grid(vm, self.grid))
+        grid = ListValue(found) if isinstance(found, list) else found
         try:
             return vm.record(launcher(raw), [grid, *args], kwargs)
         except NotConst:
             unsupported(f"a launch of {launcher(raw)} with an argument that a graph cannot hold")
-
-    def _grid(self, vm: Tracer, given: dict[str, Value], config: dict[str, Any]) -> Value:
-        grid = self.grid
-        if not isinstance(grid, SequenceValue):
-            meta = {**given, **{k: vm.wrap(v, None) for k, v in config.items()}}
-            grid = grid.call(vm, [DictValue(dict(meta))], {})  # type: ignore[arg-type]
-        if not isinstance(grid, SequenceValue):
-            unsupported("a Triton launch whose grid is no tuple")
-        return TupleValue(grid.items(vm))
 
     def parts(self, vm: Tracer) -> list[Value]:
         return [self.kernel, self.grid]
 
     def rebuild(self, rb: Rebuilder) -> None:
         rb.remember(self, lambda: rb.call(operator.getitem, [self.kernel, self.grid]))
+
+
+class _Grid(Grid):
+    """A launch's grid and a kernel's heuristics, interpreted."""
+
+    def __init__(self, vm: Tracer, grid: Value) -> None:
+        super().__init__(grid)
+        self.vm = vm
+
+    def __call__(self, meta: dict[str, Value]) -> Value:
+        grid: Value = self.grid
+        if not isinstance(grid, SequenceValue):
+            grid = grid.call(self.vm, [DictValue(dict(meta))], {})  # type: ignore[arg-type]
+        if not isinstance(grid, SequenceValue):
+            unsupported("a Triton launch whose grid is no tuple")
+        return TupleValue(grid.items(self.vm))
+
+    def computed(self, rule: Any, meta: dict[str, Value]) -> Value:
+        return self.vm.wrap(rule, None).call(self.vm, [DictValue(dict(meta))], {})  # type: ignore[arg-type]
+
+    def wrapped(self, config: dict[str, Any]) -> dict[str, Value]:
+        return {k: self.vm.wrap(v, None) for k, v in config.items()}
