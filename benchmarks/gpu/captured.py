@@ -21,7 +21,7 @@ from networks import NETWORKS, Network, without_dropout
 import braze
 from braze import pipeline
 from braze.autograd import channels_last, partition, trace_joint
-from braze.autograd.hostside import split_host
+from braze.autograd.hostside import HostSplit, split_host
 from braze.autograd.masks import drop_full_masks
 from braze.backends import inductor
 from braze.backends.inductor import policy_of
@@ -42,13 +42,14 @@ _PLAIN_ATTENTION = F.scaled_dot_product_attention
 @dataclass(frozen=True)
 class Part:
     """One functional ATen graph ("forward", "backward", or "… on the host") and its planned program. ``signature`` is
-    the pair's, ``inputs`` the meta tensors and sizes that the capture found."""
+    the pair's, ``inputs`` the meta tensors and sizes of the capture, ``halves`` how two devices share the work."""
 
     side: str
     graph: Graph
     program: Program
     signature: Signature
     inputs: tuple[Any, ...]
+    halves: HostSplit | None = None
 
 
 class _Captured(BaseException):
@@ -114,14 +115,14 @@ def split(request: Any, budget: float = 1.0) -> list[Part]:
         F.scaled_dot_product_attention = _PLAIN_ATTENTION
     with deciding(graph.decide):
         aot = partition(joint, budget)
-        sides: list[tuple[str, Graph]] = []
+        sides: list[tuple[str, Graph, HostSplit | None]] = []
         for side, g in (("forward", aot.forward), ("backward", aot.backward)):
             halves = split_host(g) if g is not None else None
             if halves is not None:
-                sides.append((f"{side} on the host", halves.host))
+                sides.append((f"{side} on the host", halves.host, halves))
             if g is not None:
-                sides.append((side, g if halves is None else halves.device))
-        return [Part(side, g, program_of(g), aot.signature, tuple(request.inputs)) for side, g in sides]
+                sides.append((side, g if halves is None else halves.device, halves))
+        return [Part(side, g, program_of(g), aot.signature, tuple(request.inputs), h) for side, g, h in sides]
 
 
 def program_of(graph: Graph) -> Program:

@@ -55,7 +55,7 @@ def test_the_host_part_has_all_scalar_work() -> None:
     position = {m.index: signature.n_results + k for k, m in enumerate(signature.mutated)}
     assert split.host_outputs == (position[2],)
     assert split.device.overwrites == ((position[0], 0),)
-    assert split.host.overwrites == ((len(split.host.outputs) - 1, 0),)
+    assert split.host.overwrites == ((len(split.host.outputs) - 1, 0), (0, 2), (1, 3))  # the scalars have places
 
 
 @pytest.mark.parametrize("steady", [False, True])

@@ -35,8 +35,9 @@ leaves on the host, and on the device while it is recorded. Sent over, they woul
 
 @dataclass(frozen=True)
 class HostSplit:
-    """``host(*inputs[host_inputs]) -> (*scalars, *moved, *outputs)``; ``device(*inputs[device_inputs], *packs, *moved)
-    -> outputs``, with None for those that the host gives.
+    """``host(*inputs[host_inputs], *places) -> (*scalars, *moved, *outputs)``; ``device(*inputs[device_inputs], *packs,
+    *moved) -> outputs``, with None for those that the host gives. Each scalar has a place, of its pack's dtype, which
+    the host's program may write it to; then it gives None for it.
 
     ``packs``: the dtype and number of the scalars in each pack, in order; ``moved``: how many tensors go over as they
     are; ``host_outputs``: which outputs of the whole the host gives.
@@ -141,11 +142,25 @@ class _Splitter:
 
     def _host_graph(self, outputs: list[Node], given: tuple[int, ...]) -> Graph:
         graph = self.graph
-        crossing = [n for nodes in self.scalars.values() for n in nodes] + list(self.whole)
         inputs = [n for n in graph.inputs if n in self.host or not _types(n)]
-        out = build(f"{graph.name}_host", inputs, self.host, (*crossing, *outputs))
-        where = {k: len(crossing) + i for i, k in enumerate(given)}
-        return self._finish(out, where)
+        first = len(inputs)
+        nodes, scalars = list(self.host), []
+        for dtype, found in self.scalars.items():
+            val = TensorType((), (), dtype, torch.device("cpu"))
+            for n in found:
+                place = Node(f"{n.name}_place", "input", None, (), {}, val, None)
+                inputs.append(place)
+                if n.val.dtype != dtype:
+                    n = Node(f"{n.name}_packed", "call", aten._to_copy.default, (n,), {"dtype": dtype}, val, n.loc)
+                    nodes.append(n)
+                scalars.append(n)
+        crossing = scalars + list(self.whole)
+        out = self._finish(
+            build(f"{graph.name}_host", inputs, nodes, (*crossing, *outputs)),
+            {k: len(crossing) + i for i, k in enumerate(given)},
+        )
+        out.overwrites += tuple([(k, first + k) for k in range(len(scalars))])
+        return out
 
     def _device_graph(self, outputs: tuple[Any, ...], given: tuple[int, ...]) -> Graph:
         graph = self.graph

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("torchvision")
 
 from triton_interpreter import Interpreter
-from triton_simulated import captured, simulate_training
+from triton_simulated import captured, simulate_steps, simulate_training
 
 from braze.bench.models import Hybrid
 
@@ -135,3 +135,42 @@ def test_training(name: str, precision: str, triton_run: Interpreter) -> None:
     assert not bad
     if precision == "bf16":  # where single values may be unlucky, all together are not
         assert sum(mine.values()) <= 1.5 * sum(theirs.values())
+
+
+@pytest.mark.parametrize("name", ["bert", pytest.param("resnet", marks=SLOW), pytest.param("hybrid", marks=SLOW)])
+def test_whole_steps(name: str, triton_run: Interpreter) -> None:
+    """Forward, loss, backward and AdamW as one program, several times: parameters move as float64's do in eager."""
+    case, rate, steps = NETWORKS[name](), 1e-3, 3
+    without_dropout(case.model)
+    with torch.device("meta"):
+        ghost = NETWORKS[name]()
+    without_dropout(ghost.model)
+    model = copy.deepcopy(case.model)
+    names = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {**dict(ghost.model.named_parameters()), **dict(ghost.model.named_buffers())}
+    values = {id(state[n]): t.detach() for n, t in names.items()}
+    values |= {id(m): t for m, t in zip((*ghost.inputs, ghost.target), (*case.inputs, case.target))}
+    losses, run = simulate_steps(captured.whole_step(ghost, precision="tf32"), values, triton_run, steps, rate)
+    assert run.calls > 20 * steps
+    inputs = tuple(x.double() if x.is_floating_point() else x for x in case.inputs)
+    exact = Network(copy.deepcopy(case.model).double(), inputs, case.target, case.loss, 0)
+    own, want = trained(case, rate, steps), trained(exact, rate, steps)
+    torch.testing.assert_close(torch.stack(losses).double(), want["loss"], rtol=1e-4, atol=1e-4)
+    start = dict(case.model.named_parameters())
+    for n, p in model.named_parameters():
+        moved, rounding = (want[n] - start[n]).norm(), (own[n].double() - want[n]).norm()
+        if moved > 1e-2 * rate * p.numel() ** 0.5:  # a key's bias has no gradient
+            assert (p.double() - want[n]).norm() <= 3 * rounding + 1e-2 * moved, n
+
+
+def trained(case: Network, rate: float, steps: int) -> dict[str, torch.Tensor]:
+    """Parameters, statistics and losses after some steps in eager."""
+    model, losses = copy.deepcopy(case.model), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, foreach=True)
+    for _ in range(steps):
+        loss = case.loss(model(*case.inputs), case.target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach().double())
+    return {"loss": torch.stack(losses), **{n: t.detach() for n, t in model.state_dict().items()}}

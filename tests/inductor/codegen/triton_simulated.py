@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from triton_interpreter import Interpreter
 
+from braze.fake import FakeTensor
 from braze.inductor.codegen import externs
 from braze.inductor.codegen.host import HostWriter, scope
-from braze.inductor.codegen.program import kernel_order
+from braze.inductor.codegen.program import compile_program, kernel_order
 from braze.inductor.codegen.triton_emit import emit_triton
 from braze.inductor.loops import Kernel, Program, canonical
+from braze.runtime.mixed import joined
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "gpu"))
 
@@ -141,3 +144,30 @@ def simulate_training(
     grads = runs[1]([*saved, *tangents])
     found = {id(t): g for t, g in zip(forward.inputs, grads) if g is not None}
     return outs[0], found, runs
+
+
+def simulate_steps(
+    parts: Sequence[captured.Part], values: dict[int, torch.Tensor], interpreter: Interpreter, steps: int, rate: float
+) -> tuple[list[torch.Tensor], Simulated]:
+    """Whole training steps, one after another: the losses, and the program. ``values`` has tensors for the meta
+    tensors of the capture by id, changed in place; those that it lacks (an optimizer's state) begin as zeros.
+    ``rate`` is the learning rate, the one float that a step asks for."""
+    host, device = parts
+    sig, halves = device.signature, device.halves
+    assert halves is not None and (host.side, device.side) == ("forward on the host", "forward")
+    for t in host.inputs:
+        if isinstance(t, torch.Tensor) and t.is_meta and id(t) not in values:
+            values[id(t)] = torch.zeros_like(t, device="cpu", requires_grad=False)
+    given = torch.tensor(rate, dtype=torch.float64)
+    flat = [given if isinstance(t, FakeTensor) else values.get(id(t), t) for t in host.inputs]
+    run, compiled = Simulated(device.program, interpreter), compile_program(host.program)
+    call = joined(lambda *xs: compiled(xs), lambda *xs: run(xs), replace(halves, target=torch.device("cpu")))
+    losses = []
+    for _ in range(steps):
+        with torch.no_grad():
+            outs = call(*flat)
+        losses.append(outs[0].clone())
+        for m, new in zip(sig.mutated, outs[sig.n_results :]):
+            if new is not None:
+                flat[m.index].copy_(new)
+    return losses, run
