@@ -65,11 +65,13 @@ class Policy:
     """Choices that depend on the code generator. ``split_addmm``: bias addition apart from the matrix product (so that
     it fuses with what follows) instead of one vendor call. ``one_pass_statistics``: batch statistics from one pass over
     the input, in place of two (a little less exact; see ``reduce.shifted_moments``). ``max_pools``: maxima over windows
-    as arithmetic, which fuses with its neighbours, instead of a vendor call."""
+    as arithmetic, which fuses with its neighbours, instead of a vendor call. ``pixel_products``: convolutions of few
+    single pixels in channels_last as products of matrices."""
 
     split_addmm: bool = False
     one_pass_statistics: bool = False
     max_pools: bool = False
+    pixel_products: bool = False
 
 
 class Builder:

@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401
     activation,
+    conv,
     creation,
     foreach,
     gather_scatter,
