@@ -34,6 +34,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "loops"))
 
 from prim_graphs import G  # noqa: E402
 
+contraction = sys.modules["braze.inductor.fuse.contract"]
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 PLAIN = Tile(32, 16, 16, 4, 2, 2)
 PERSISTENT = Tile(16, 32, 32, 4, 2, 4, True)
@@ -64,6 +66,8 @@ class Templates:
         monkeypatch.setattr(products, "Choice", self.choice)
 
     def later(self, code: Any, device: Any, config: Any) -> Any:
+        self.code = code
+
         def run(*args: Any) -> None:
             self.calls += 1
             self.interpreter.call(code, list(args[: code.pointers]), list(args[code.pointers :]))
@@ -76,6 +80,9 @@ class Templates:
         made = Choice(name, first, others, key, cache, budget, False, lambda run, _: float(run is first))
         self.made.append(made)
         return made
+
+    def source(self) -> str:
+        return self.code.source  # type: ignore[no-any-return]
 
     def run(self, fn: Any, *args: Any, dynamic: bool | None = None) -> Any:
         options = {"disk_cache": False, "max_autotune": True, "strict": True}
@@ -217,12 +224,42 @@ def test_a_product_joins_its_reader() -> None:
     assert len(steps) == 1 and not reasons
 
 
-def test_two_products_in_one_kernel_take_turns() -> None:
+def test_two_products_in_one_kernel_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel widens both; each product takes its own store."""
+    monkeypatch.setattr(contraction, "SLICED", 0)
     g = G()
     a, b = product_of(g), product_of(g, left="y")
     steps, reasons = contracted(g.exp(wide(g, a)), g.sin(wide(g, b)), g=g)
     assert len(steps) == 2 and not reasons and not any(isinstance(s, Kernel) for s in steps)
+
+
+def cast_weight(x: Any, w: Any) -> Any:
+    return x @ w.to(BF16).t()
+
+
+def cast_both(x: Any, w: Any) -> Any:
+    return (x.float() * 0.5).relu().to(BF16) @ w.to(BF16).t() + 1
+
+
+def cast_rows(x: Any, w: Any) -> Any:
+    """A three-dimensional factor seen as a matrix, scaled by rows."""
+    s = x[:, :1].float().view(4, -1, 1)
+    return (x.view(4, -1, x.shape[1]).float() * s).to(BF16).view(-1, x.shape[1]) @ w.to(BF16).t()
+
+
+def offset_factor(x: Any, w: Any) -> Any:
+    """0 + 1 is 1: what lies beyond the end of the inner size must not count."""
+    return (x.float() + 1).to(BF16) @ (w + 1).to(BF16).t()
+
+
+@pytest.mark.parametrize("k", [32, 37])
+@pytest.mark.parametrize("fn", [cast_weight, cast_both, cast_rows, offset_factor], ids=lambda f: f.__name__)
+def test_prologues(fn: Any, k: int, templates: Templates) -> None:
+    x, w = torch.randn(36, k).to(BF16), torch.randn(40, k) / k**0.5
+    got = templates.run(fn, x, w)
+    assert templates.calls == 1
+    check(got, fn(x, w).double(), BF16)
+    assert ".to(tl.bfloat16)" in templates.source().split("tl.dot")[0]  # inside of the loop
 
 
 def test_a_product_of_two_products() -> None:

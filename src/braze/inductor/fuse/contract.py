@@ -13,7 +13,8 @@ After: one ``Extern`` with a :class:`Product` as its target; ``vendor`` is the p
     v0 = reduce_sum(x[p0, q0] * w[q0, p1]) + bias[p1]
     gelu[p0 // 128, p0 % 128, p1] = ... v0 ...
 
-The epilogue sees the product before it is rounded to 16 bits, as all fused values are.
+The epilogue sees the product before it is rounded to 16 bits, as all fused values are. A kernel that makes a factor may
+join, too (``prologue``).
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ from braze.inductor.loops import (
     operands,
 )
 from braze.inductor.loops.interpret import buffers_in
-from braze.inductor.loops.ref import axis_of, remap
+from braze.inductor.loops.ref import axis_of, offset_of, remap
 from braze.ir import Expr, IntLike, Symbol, TensorType, substitute, symbol_of, symbols
 
+from .joining import Body, Steps, sliced
 from .match import complete, covers, match
-from .ops import hint
+from .ops import hint, nbytes
 from .overwrite import candidates
-from .passes import live
-from .schedule import order, reads_of, writes_of
+from .prologue import Prologue, find_prologue
+from .schedule import order, writes_of
 from .traits import CYCLE, DIFFERENT_DEVICE, DIFFERENT_DOMAIN, OTHER_POINT, Reason
 
 SHAPES = {
@@ -62,6 +64,8 @@ SHAPES = {
 """The places of what is added (-1: nothing) and of both factors among a product's arguments."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LEAST = 16  # of each of a product's sizes: the smallest block that tensor cores take
+
+SLICED = 2 << 20  # bytes of a product for which a kernel of many stores is divided; less gains less than a launch
 
 NO_USER = Reason("no kernel reads the product")
 REDUCES = Reason("the kernel that reads the product reduces, so it needs whole rows")
@@ -101,42 +105,57 @@ class Product:
 def contract(program: Program, log: Log | None = None) -> Program:
     """The program with each matrix product joined to a pointwise kernel that reads it, where that is legal. ``log``
     collects (product, why it stays alone)."""
-    steps = list(program.steps)
-    handed = set(buffers_in(program.outputs))
+    steps = Steps(program.steps, set(buffers_in(program.outputs)))
     updated = set(candidates(program))
-    for call in [s for s in steps if isinstance(s, Extern) and s.target in SHAPES]:
-        found = _join(call, steps, handed, updated)
-        if isinstance(found, Reason):
+    for call in [s for s in program.steps if isinstance(s, Extern) and s.target in SHAPES]:
+        parts = _parts(call, steps, updated)
+        if isinstance(parts, Reason):
             if log is not None:
-                log.append((str(call.outputs[0]), found))
+                log.append((str(call.outputs[0]), parts))
             continue
-        kernel, rest, made = found
-        at = steps.index(kernel)
-        steps[at : at + 1] = [made] if rest is None else [made, rest]
-        steps.remove(call)
-        steps = order(list(enumerate(steps)))
-    gone = {b for s in steps for b in writes_of(s)}
-    return replace(program, steps=steps, buffers=[b for b in program.buffers if b in gone])
+        at = call if parts.epilogue is None else parts.epilogue
+        steps.replace(at, [_product(call, parts)] + ([parts.rest] if parts.rest else []))
+        for gone in [*[p.kernel for p in parts.prologues.values()], *([] if at is call else [call])]:
+            steps.replace(gone, [])
+    done = order([(n, s) for s, n in steps.positions()])
+    made = {b for s in done for b in writes_of(s)}
+    return replace(program, steps=done, buffers=[b for b in program.buffers if b in made])
 
 
-def _join(
-    call: Extern, steps: Sequence[Step], handed: set[Buffer], updated: set[Buffer]
-) -> tuple[Kernel, Kernel | None, Extern] | Reason:
-    """(the kernel that joins, what is left of it, the step for both)."""
+@dataclass(eq=False)
+class _Parts:
+    """What joins a product: a kernel that reads it (of which ``part`` joins and ``rest`` stays, with ``env`` for its
+    axes), and by argument what makes its factors. ``keep``: the product itself is wanted, too."""
+
+    epilogue: Kernel | None
+    part: Kernel | None
+    rest: Kernel | None
+    env: dict[Symbol, IntLike]
+    keep: bool
+    prologues: dict[int, Prologue]
+
+
+def _parts(call: Extern, steps: Steps, updated: set[Buffer]) -> _Parts | Reason:
     out = call.outputs[0]
     reason = _multipliable(call)
     if reason is not None or out is None:
         return reason or NO_USER
-    readers = [s for s in steps if out in reads_of(s)]
+    readers = steps.readers(out)
+    parts = _Parts(None, None, None, {}, True, {})
     first: Reason = NO_USER
     for kernel in [s for s in readers if isinstance(s, Kernel)]:
-        part, rest = _slice(kernel, out)
+        dependent = _dependent(kernel, out) if nbytes(out) >= SLICED else set(kernel.body)
+        part, rest = sliced(kernel, dependent)
         found = _legal(call, part, steps, kernel, updated)
         if not isinstance(found, Reason):
-            keep = out in handed or len(readers) > 1
-            return kernel, rest, _product(call, part, found, keep)
+            parts = _Parts(kernel, part, rest, found, out in steps.handed or len(readers) > 1, {})
+            break
         first = found if first is NO_USER else first
-    return first
+    for k, place in zip(SHAPES[call.target][1:], _factor_places(call)):
+        found_prologue = find_prologue(call, call.args[k], place, steps)
+        if isinstance(found_prologue, Prologue) and found_prologue.kernel is not parts.epilogue:
+            parts.prologues[k] = found_prologue
+    return parts if parts.epilogue is not None or parts.prologues else first
 
 
 def _multipliable(call: Extern) -> Reason | None:
@@ -150,31 +169,17 @@ def _multipliable(call: Extern) -> Reason | None:
     return None
 
 
-def _slice(kernel: Kernel, out: Buffer) -> tuple[Kernel, Kernel | None]:
-    """The kernel's stores that depend on ``out`` as a kernel of their own, and the rest; all of it where they share
-    what they read."""
+def _dependent(kernel: Kernel, out: Buffer) -> set[Any]:
+    """The instructions that depend on ``out``."""
     depends: set[Any] = set()
     for i in kernel.body:
         if (isinstance(i, Load) and i.buffer is out) or any(v in depends for v in operands(i)):
             depends.add(i)
-    stores = [i for i in kernel.body if isinstance(i, Store)]
-    with_it = [s for s in stores if s in depends]
-    if len(with_it) == len(stores) or kernel.r:
-        return kernel, None
-    first, second = (_only(kernel, keep) for keep in (set(with_it), set(stores) - set(with_it)))
-    if set(first.reads) & set(second.reads):
-        return kernel, None
-    return first, second
-
-
-def _only(kernel: Kernel, keep: set[Store]) -> Kernel:
-    body = live([i for i in kernel.body if not isinstance(i, Store) or i in keep])
-    name = "_".join(["k", *[s.buffer.name for s in body if isinstance(s, Store)][:3]])
-    return replace(kernel, name=name, body=body)
+    return depends
 
 
 def _legal(
-    call: Extern, kernel: Kernel, steps: Sequence[Step], whole: Kernel, updated: set[Buffer]
+    call: Extern, kernel: Kernel, steps: Steps, whole: Kernel, updated: set[Buffer]
 ) -> dict[Symbol, IntLike] | Reason:
     """The kernel's axes over the product's; a Reason why it is no epilogue. ``whole``: the step that it is part of."""
     out = call.outputs[0]
@@ -188,23 +193,13 @@ def _legal(
         return SCATTERS
     if any(s.buffer in updated for s in stores):
         return WRITES_INPUT
-    for step in steps:
-        if step is not whole and set(writes_of(step)) & set(kernel.writes):
-            return SCATTERS
+    if any(len(steps.writers(b)) > 1 for b in kernel.writes):
+        return SCATTERS
     if set(kernel.writes) & set(kernel.reads):
         return WRITES_INPUT
-    if _depends(out, whole, steps):
+    if steps.reached(out, whole) & set(kernel.reads):
         return CYCLE
     return _domain(kernel, out)
-
-
-def _depends(out: Buffer, whole: Kernel, steps: Sequence[Step]) -> bool:
-    """True when the kernel reads something that is made from ``out`` elsewhere."""
-    derived = {out}
-    for step in steps:
-        if step is not whole and derived & set(reads_of(step)):
-            derived |= set(writes_of(step))
-    return bool((derived - {out}) & set(whole.reads))
 
 
 def _domain(kernel: Kernel, out: Buffer) -> dict[Symbol, IntLike] | Reason:
@@ -214,6 +209,9 @@ def _domain(kernel: Kernel, out: Buffer) -> dict[Symbol, IntLike] | Reason:
     sizes = {a.index: a.size for a in kernel.x}
     known = {axis.index: axis.size for axis in _axes(out)}
     env = match(loads[0].index, _place(out), sizes)
+    if env is None and out.type.is_contiguous:  # rows of the one need not be rows of the other
+        one, other = (offset_of(out.type.with_(offset=0), e) for e in (loads[0].index, _place(out)))
+        env = match((one,), (other,), sizes)
     if env is None:
         return OTHER_POINT
     if not complete(env, sizes, known) or covers(env, sizes, known) != known.keys():
@@ -231,56 +229,52 @@ def _axes(out: Buffer) -> list[Axis]:
     return [Axis(s, n) for s, n in found if s is not None]
 
 
-class _Body:
-    """A kernel body in the making."""
-
-    def __init__(self) -> None:
-        self.body: list[Any] = []
-
-    def add(self, i: Any) -> Any:
-        self.body.append(i)
-        return i
-
-    def convert(self, v: Value, dtype: torch.dtype) -> Value:
-        return v if v.dtype is dtype else self.add(Compute("convert", (v,), dtype))  # type: ignore[no-any-return]
+def _factor_places(call: Extern) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]]:
+    """Both factors' indices over the product's axes."""
+    _, left, right = SHAPES[call.target]
+    place = _place(call.outputs[0])
+    q = axis_of(0, call.args[left].sizes[-1], "q")
+    return (*place[:-1], q), (*place[:-2], q, place[-1])
 
 
-def _product(call: Extern, part: Kernel, env: dict[Symbol, IntLike], keep: bool) -> Extern:
-    """The step for a product and its epilogue; ``keep``: the product itself is wanted, too."""
+def _product(call: Extern, parts: _Parts) -> Extern:
+    """The step for a product and what joins it."""
     out = call.outputs[0]
     assert out is not None
-    views = {k: _whole_of(a, k) for k, a in enumerate(call.args) if isinstance(a, Strided)}
+    views = {k: _whole_of(a, k) for k, a in enumerate(call.args) if isinstance(a, Strided) and k not in parts.prologues}
     place = _place(out)
-    b = _Body()
-    value = _accumulated(b, call, views, place)
+    b = Body()
+    value = _accumulated(b, call, views, parts)
     new: dict[Any, Any] = {}
-    for i in part.body:
-        new[i] = _moved(b, i, out, value, env, new)
-    if keep:
+    for i in parts.part.body if parts.part is not None else ():
+        new[i] = _moved(b, i, out, value, parts.env, new)
+    if parts.keep:
         b.add(Store(out, place, b.convert(value, out.type.dtype)))
-    inner = axis_of(0, call.args[SHAPES[call.target][1]].sizes[-1], "q")
     size = call.args[SHAPES[call.target][1]].sizes[-1]
-    k = symbol_of(inner)
+    k = symbol_of(axis_of(0, size, "q"))
     assert k is not None
-    name = f"{str(call.target).split('.')[1]}_{part.name.removeprefix('k_')}"
-    kernel = Kernel(name, tuple(_axes(out)), (Axis(k, size),), b.body, part.device, call.origin + part.origin)
-    return _step(kernel, call, part, views, keep)
+    kernels = [p.kernel for p in parts.prologues.values()] + [k for k in (parts.part,) if k is not None]
+    name = "_".join([str(call.target).split(".")[1], *[k.name.removeprefix("k_") for k in kernels]])
+    origin = call.origin + tuple(o for kernel in kernels for o in kernel.origin)
+    kernel = Kernel(name, tuple(_axes(out)), (Axis(k, size),), b.body, out.type.device, origin)
+    return _step(kernel, call, parts, views)
 
 
-def _accumulated(b: _Body, call: Extern, views: dict[int, Buffer], place: tuple[IntLike, ...]) -> Value:
+def _accumulated(b: Body, call: Extern, views: dict[int, Buffer], parts: _Parts) -> Value:
     """The product, and what is added to it, in f32."""
-    added, left, right = SHAPES[call.target]
+    added = SHAPES[call.target][0]
     f32 = torch.float32
-    q = axis_of(0, call.args[left].sizes[-1], "q")
-    x = b.add(Load(views[left], (*_in(place[:-2], views[left]), place[-2], q)))
-    y = b.add(Load(views[right], (*_in(place[:-2], views[right]), q, place[-1])))
-    product = b.add(Compute("mul", (b.convert(x, f32), b.convert(y, f32)), f32))
-    value: Value = b.add(Reduce("sum", product, f32))
+    factors = []
+    for k, at in zip(SHAPES[call.target][1:], _factor_places(call)):
+        prologue = parts.prologues.get(k)
+        factors.append(prologue.value(b, at) if prologue else b.add(Load(views[k], at)))
+    x, y = (b.convert(v, f32) for v in factors)
+    value: Value = b.add(Reduce("sum", b.add(Compute("mul", (x, y), f32)), f32))
     alpha, beta = call.kwargs.get("alpha", 1), call.kwargs.get("beta", 1)
     if alpha != 1:
         value = b.add(Compute("mul", (value, b.add(Const(float(alpha), f32))), f32))
     if added >= 0 and beta != 0:
-        v = views[added]
+        v, place = views[added], _place(call.outputs[0])
         lead = len(place) - v.type.rank
         index = tuple([0 if n == 1 else place[lead + d] for d, n in enumerate(v.type.sizes)])
         bias = b.convert(b.add(Load(v, index)), f32)
@@ -290,11 +284,7 @@ def _accumulated(b: _Body, call: Extern, views: dict[int, Buffer], place: tuple[
     return value
 
 
-def _in(batch: tuple[IntLike, ...], view: Buffer) -> tuple[IntLike, ...]:
-    return batch if view.type.rank > 2 else ()
-
-
-def _moved(b: _Body, i: Any, out: Buffer, value: Value, env: dict[Symbol, IntLike], new: dict[Any, Any]) -> Any:
+def _moved(b: Body, i: Any, out: Buffer, value: Value, env: dict[Symbol, IntLike], new: dict[Any, Any]) -> Any:
     """An instruction of the epilogue over the product's axes, where the product is ``value``."""
     if isinstance(i, Load):
         if i.buffer is out:
@@ -322,27 +312,25 @@ def _whole_of(view: Strided, k: int) -> Buffer:
     return Buffer(f"{view.buffer.name}_{k}", TensorType(view.sizes, view.strides, t.dtype, t.device))
 
 
-def _step(kernel: Kernel, call: Extern, part: Kernel, views: dict[int, Buffer], keep: bool) -> Extern:
+def _step(kernel: Kernel, call: Extern, parts: _Parts, views: dict[int, Buffer]) -> Extern:
     out = call.outputs[0]
-    given = {views[k]: a for k, a in enumerate(call.args) if k in views}
-    inputs = [b for b in kernel.reads]
+    given = {views[k]: call.args[k] for k in views}
+    inputs = list(kernel.reads)
     inputs += [b for b in given if b not in inputs]  # with beta=0 a call takes what it does not read
     sizes = tuple(sorted(_sizes(kernel, inputs), key=lambda s: s.name))
-    args = tuple([given.get(b) or _all(b) for b in inputs]) + tuple([_expr(s) for s in sizes])
-    outputs = [b for b in kernel.writes]
+    args = tuple([given.get(b) or _all(b) for b in inputs]) + tuple([Expr({(s,): 1}) for s in sizes])
     inner = replace(call, args=tuple([_all(views[k]) if k in views else a for k, a in enumerate(call.args)]))
-    buffers = [b for b in [out, *part.writes] if b is not None]
-    vendor = Program(kernel.name, (*inputs, *sizes), [inner, part], tuple(map(_all, outputs)), buffers)
+    steps: list[Step] = [*[p.kernel for p in parts.prologues.values()], inner]
+    steps += [parts.part] if parts.part is not None else []
+    buffers = [b for s in steps for b in writes_of(s)]
+    outputs = kernel.writes
+    assert out is not None
+    vendor = Program(kernel.name, (*inputs, *sizes), steps, tuple(map(_all, outputs)), buffers)
     return Extern(Product(kernel, vendor, sizes), args, {}, tuple(outputs), kernel.origin)
 
 
 def _all(b: Buffer) -> Strided:
     return Strided(b, b.type.sizes, b.type.strides, b.type.offset)
-
-
-def _expr(s: Symbol) -> IntLike:
-
-    return Expr({(s,): 1})
 
 
 def _sizes(kernel: Kernel, inputs: Sequence[Buffer]) -> set[Symbol]:
