@@ -40,7 +40,21 @@ def efficient_attention_backward(*args: Any, **kwargs: Any) -> Any:
     return torch.ops.aten._scaled_dot_product_efficient_attention_backward.default(*args, **kwargs)
 
 
+def onednn_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b`` by oneDNN (``mm`` goes to the BLAS that torch was built with)."""
+    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b.t(), None, "none", [], "")
+    return out
+
+
+def onednn_addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``bias + a @ b`` for a vector, by oneDNN."""
+    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
+    return out
+
+
 NAMES: dict[str, Any] = {
+    "onednn_mm": onednn_mm,
+    "onednn_addmm": onednn_addmm,
     "efficient_attention_backward": efficient_attention_backward,
     "empty_strided": empty_strided,
     "as_strided": as_strided,

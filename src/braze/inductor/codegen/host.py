@@ -18,7 +18,7 @@ from braze.inductor.loops import Buffer, Extern, Kernel, Program, Step, Strided,
 from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
 from braze.runtime.host import NAMES
 
-from .externs import binding
+from .externs import binding_of
 from .llvm_group import group_arguments, group_key
 from .stages import Stage, touched
 
@@ -218,7 +218,7 @@ class HostWriter:
         return len(self.lines)
 
     def _extern(self, e: Extern) -> int:
-        target, spelling, trusted = binding(e.target)
+        target, spelling, trusted = binding_of(e)
         if spelling is None:
             spelling = self.object(target, getattr(e.target, "__name__", "extern").replace(".", "_"))
         args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs.items()]
