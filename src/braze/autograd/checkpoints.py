@@ -5,16 +5,20 @@ Capture marks the calls of a checkpointed function, and the trace the operators 
 
     h = checkpoint(lambda x: gelu(x @ w) @ v, x)      # saved: x. The backward computes x @ w again, and gelu of it
 
-What leaves a region is saved as anything else is.  Random numbers are drawn again from the saved seed, so they are the
+What leaves a region is saved as anything else is, and what a selective checkpoint's policy wants saved: the trace asks
+it, call by call (``tags["keep"]``, "must" or "may").  Random numbers are drawn again from the saved seed, so they are the
 same; draws of the library (``strict_random``) cannot be repeated, and are saved.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from torch._ops import OpOverload
+from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
 from ..ir import Node
 from ..prims.rng import philox_seed
@@ -41,7 +45,34 @@ def sealed(plan: Plan, outputs: set[Node]) -> set[Node]:
             open_.add(n)
             if plan.kinds[n] is Kind.VIEW:
                 open_.add(storage_root(n))
-    return {n for n in regions if n not in open_ and n in plan.early and _repeatable(n)}
+    return {n for n in regions if n not in open_ and n in plan.early and _repeatable(n) and not keep(n)}
+
+
+def keep(n: Node) -> str:
+    """What a policy says of a call's result: "must" or "may" be saved, or nothing."""
+    call = n.args[0] if n.target is operator.getitem else n
+    return (call.tags or {}).get("keep", "")
+
+
+class Policy:
+    """The policy of one selective checkpoint, as ``context_fn`` makes it for each call of the checkpoint."""
+
+    def __init__(self, context_fn: Callable[[], Any]) -> None:
+        self._ask = context_fn()[0].policy_fn
+        names = signature(SelectiveCheckpointContext).parameters
+        self._named = "op_output" in names
+
+    def __call__(self, op: Any, args: Any, kwargs: Any, out: Any) -> str | None:
+        """ "must" or "may" for what is saved, None for what is computed again."""
+        if op in SAC_IGNORED_OPS:
+            return None
+        context = SelectiveCheckpointContext(is_recompute=False, **({"op_output": out} if self._named else {}))
+        answer = self._ask(context, op, *args, **kwargs)
+        return _ANSWERS.get(answer)
+
+
+_ANSWERS = {True: "must", CheckpointPolicy.MUST_SAVE: "must", CheckpointPolicy.PREFER_SAVE: "may"}
+_ANSWERS |= {p: "may" for p in CheckpointPolicy if p.name.endswith("_CPU_OFFLOAD")}  # saved, where it is
 
 
 def _regions(plan: Plan) -> dict[Node, int]:

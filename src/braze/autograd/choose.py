@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
-from .checkpoints import sealed
+from .checkpoints import keep, sealed
 from .costs import RECOMPUTE, Kind, kind_of
 from .flow import INFINITE, Network
 from .rewrite import operands
@@ -158,6 +158,8 @@ def _again(plan: Plan, n: Node, table: dict[Kind, float], held: AbstractSet[Node
         return 0
     if n in plan.sealed:
         return 1
+    if keep(n) == "must" and kind is not Kind.CREATE:
+        return INFINITE
     rate = table.get(kind)
     if rate is None or n in held and kind is not Kind.CREATE:
         return INFINITE

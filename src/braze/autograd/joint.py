@@ -111,7 +111,7 @@ def _trace(
     if isinstance(fn, Follower):
         rec.placed = frozenset([i for i, n in enumerate(fn.graph.inputs) if n.tags.get("placed")])
     if isinstance(fn, Follower) and any(n.tags for n in fn.graph.nodes):
-        rec.checkpoint = fn.checkpoint
+        rec.checkpoint, rec.keeps = fn.checkpoint, fn.keeps
     with _engine(), FakeMode(rec.on_op, rec.lift, decide):
         primals = [_primal(t, decide) for t in types]
         for i, p in enumerate(primals):

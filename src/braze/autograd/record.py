@@ -96,6 +96,8 @@ class Recorder:
         self._locate = locate or (lambda: None)
         self._seeds: dict[torch.device, Node] = {}
         self.checkpoint: Callable[[], int | None] | None = None
+        self.keeps: Callable[[Any, Any, Any, Any], str | None] | None = None  # see Follower.keeps
+        self._keep: str | None = None  # what it says of the operator at hand
         self._consts: dict[int, FakeTensor] = {}
         self._streams = 0
         self._roots: list[Value] = []
@@ -157,6 +159,8 @@ class Recorder:
         node = self.graph.call(target, args, kwargs, val, self._locate())
         if self.checkpoint is not None and (region := self.checkpoint()) is not None:
             node.tags["checkpoint"] = region
+            if self._keep is not None:
+                node.tags["keep"] = self._keep
         return node
 
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -273,6 +277,8 @@ class Recorder:
     def on_op(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """One ATen call on fakes, with the fakes that its rule gave."""
         handler = HANDLERS.get(op)
+        if self.keeps is not None:
+            self._keep = self.keeps(op, args, kwargs, out)
         if self.strict_random and op_info(op).random:
             start = len(self.graph.nodes)
             self.by_schema(op, args, kwargs, out)

@@ -7,6 +7,7 @@ repeats it, and is undone after the trace.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,9 +21,10 @@ from braze.capture import directives
 
 from ..passing import passes_result
 from ..registry import BREAKS, HANDLERS, handles
-from ..signals import unsupported
+from ..signals import NotConst, unsupported
 from ..values.base import FALSE, NONE, TRUE, Const, Value
 from ..values.floats import in_optimizer
+from ..values.functions import PartialValue
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -196,12 +198,43 @@ BREAKS.update(
 @handles(torch.utils.checkpoint.checkpoint)
 @passes_result
 def checkpoint(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The function itself, its calls marked: the partitioner has the backward compute them again. A policy
-    (``context_fn``) is not looked at: what to save is the partitioner's choice then."""
-    ours = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
+    """The function itself, its calls marked: the partitioner has the backward compute them again, apart from what a
+    selective checkpoint's policy saves (``context_fn``, asked when the graph is traced)."""
+    contexts = _contexts(vm, kwargs["context_fn"]) if "context_fn" in kwargs else None
     start = len(vm.graph.nodes)
-    out = args[0].call(vm, args[1:], {k: v for k, v in kwargs.items() if k not in ours})
-    if "context_fn" not in kwargs:
-        for n in vm.graph.nodes[start:]:
-            n.tags["checkpoint"] = start
+    out = args[0].call(vm, args[1:], {k: v for k, v in kwargs.items() if k not in _OF_CHECKPOINT})
+    for n in vm.graph.nodes[start:]:
+        n.tags["checkpoint"] = start
+        n.tags.pop("contexts", None)
+        if contexts is not None:
+            n.tags["contexts"] = contexts
     return out
+
+
+_OF_CHECKPOINT = frozenset(
+    "use_reentrant context_fn determinism_check debug preserve_rng_state early_stop respect_saved_tensors_hooks".split()
+)
+
+
+def _contexts(vm: Tracer, given: Value) -> Any:
+    """A checkpoint's ``context_fn``, of which only the policy of a selective checkpoint is understood; None for the one
+    that does nothing."""
+    hint = "make it with functools.partial(create_selective_checkpoint_contexts, policy), outside of what is compiled"
+    try:
+        found = _existing(vm, given)
+    except NotConst:
+        unsupported("a checkpoint's context_fn that the compiled function makes", hint)
+    if found is torch.utils.checkpoint.noop_context_fn:
+        return None
+    if not hasattr(found()[0], "policy_fn"):
+        unsupported("a checkpoint whose context_fn is not that of a selective checkpoint", hint)
+    return found
+
+
+def _existing(vm: Tracer, value: Value) -> Any:
+    """A function that exists, or a partial of one, guarded. Raises NotConst."""
+    if isinstance(value, PartialValue):
+        args = [_existing(vm, a) for a in value.args]
+        kwargs = {k: _existing(vm, v) for k, v in value.kwargs.items()}
+        return functools.partial(_existing(vm, value.func), *args, **kwargs)
+    return value.as_python(vm)
