@@ -6,8 +6,8 @@ Capture marks the calls of a checkpointed function, and the trace the operators 
     h = checkpoint(lambda x: gelu(x @ w) @ v, x)      # saved: x. The backward computes x @ w again, and gelu of it
 
 What leaves a region is saved as anything else is, and what a selective checkpoint's policy wants saved: the trace asks
-it, call by call (``tags["keep"]``, "must" or "may").  Random numbers are drawn again from the saved seed, so they are the
-same; draws of the library (``strict_random``) cannot be repeated, and are saved.
+it, call by call (``tags["keep"]``, "must" or "may").  Random numbers are drawn again from the saved seed, so they are
+the same; draws of the library (``strict_random``) cannot be repeated, and are saved.
 """
 
 from __future__ import annotations
