@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .values.base import NONE, Const, Value
+from .values.base import FALSE, NONE, Const, Value
 from .values.floats import FloatValue, in_optimizer
 from .values.sequences import SequenceValue, TupleValue
 from .values.tensor import TensorValue
@@ -176,6 +176,34 @@ def fused(vm: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Value | None:
     return vm.record(target, args, {**kwargs, "lr": rate})
 
 
+def batch_norm(vm: Tracer, target: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """Batch normalisation whose momentum is computed (a cumulative average): the batch's statistics come from a call on
+    empty ones, and are mixed in by the float's tensor."""
+    at = 3  # of the running mean
+    if target is torch.nn.functional.batch_norm:
+        names = "input running_mean running_var weight bias training momentum eps".split()
+        given = {
+            "weight": NONE,
+            "bias": NONE,
+            "training": FALSE,
+            "eps": Const(1e-5),
+            **dict(zip(names, args)),
+            **kwargs,
+        }
+        args, kwargs, at = [given[n] for n in names], {}, 1
+    if len(args) < 8 or kwargs or any(map(holds_float, (*args[:6], *args[7:]))):
+        return None
+    momentum, statistics = args[6], _tensors(*args[at : at + 2])
+    if not args[5].truth(vm) or len(statistics) != 2:
+        return vm.record(target, [*args[:6], Const(0.0), *args[7:]], {})
+    fresh = _tensors(*[vm.record(torch.zeros_like, [v], {}) for v in statistics])
+    out = vm.record(target, [*args[:at], *fresh, *args[at + 2 : 6], Const(1.0), *args[7:]], {})
+    for kept, new in zip(statistics, fresh):
+        old = scaled(vm, kept, vm.binary("-", Const(1.0), momentum))
+        vm.record(torch.Tensor.copy_, [kept, vm.record(operator.add, [scaled(vm, new, momentum), old], {})], {})
+    return out
+
+
 _EXACT = frozenset("pow mul add sub truediv _foreach_pow _foreach_mul _foreach_add _foreach_sub _foreach_div".split())
 
 
@@ -203,6 +231,7 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys("pow pow_ ipow __pow__ __rpow__ __ipow__".split(), power),
     **dict.fromkeys("addcmul addcmul_ addcdiv addcdiv_".split(), addcmul),
     **dict.fromkeys("lerp lerp_".split(), lerp),
+    "batch_norm": batch_norm,
     **dict.fromkeys("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_".split(), fused),
 }
 for _name in "add sub mul div pow addcmul addcdiv lerp".split():

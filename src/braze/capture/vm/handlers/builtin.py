@@ -28,6 +28,7 @@ from ..values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from ..values.statics import ClassValue
 from ..values.symbolic import SymValue
 from ..values.tensor import TensorValue
+from .tensors import number_of
 
 if TYPE_CHECKING:
     from ..tracer import Tracer
@@ -439,6 +440,9 @@ def bool_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _number(cls: type, method: str) -> Any:
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
+            found = number_of(vm, args[0], whole=True) if cls is float else None
+            if found is not None:
+                return found
             unsupported(
                 f"{cls.__name__}() of a tensor", "keep it a tensor, or convert outside of the compiled function"
             )

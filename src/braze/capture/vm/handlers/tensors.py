@@ -240,10 +240,15 @@ def item(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return found
 
 
-def number_of(vm: Tracer, t: TensorValue) -> FloatValue | None:
-    """The float that a floating-point tensor of one element holds; None for other tensors."""
+def number_of(vm: Tracer, t: TensorValue, whole: bool = False) -> FloatValue | None:
+    """The float that a floating-point tensor of one element holds; None for other tensors. With ``whole`` integers are
+    converted too."""
     fake = t.fake(vm)
-    if not fake.dtype.is_floating_point or any(n != 1 for n in fake.shape):
+    if (
+        not fake.dtype.is_floating_point
+        and not (whole and not fake.dtype.is_complex)
+        or any(n != 1 for n in fake.shape)
+    ):
         return None
     x: Value = vm.record(torch.Tensor.detach, [t], {}) if fake.requires_grad else t
     if fake.ndim:
