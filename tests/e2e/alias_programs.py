@@ -146,8 +146,8 @@ class Written(list[bool]):
 
 
 class Gradients(list[torch.Tensor]):
-    """``loose``: writes after the call may have gone, through ``.data``, unseen by version counters into what a backward
-    saves; eager's gradients are then of what is there now, and say nothing."""
+    """``loose``: writes after the call may have gone, through ``.data``, unseen by version counters into what a
+    backward saves; eager's gradients are then of what is there now, and say nothing."""
 
     loose = False
 
