@@ -27,14 +27,14 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def worker(rank: int, world: int, port: int, env: dict[str, str], pipe: Any) -> None:
+def worker(rank: int, world: int, port: int, env: dict[str, str], patience: int, pipe: Any) -> None:
     os.environ.update(env, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
     sys.path.insert(0, HERE)
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(seconds=COLLECTIVE_TIMEOUT))
+    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(seconds=patience))
     while True:
         job = pipe.recv()
         if job is None:
@@ -49,10 +49,10 @@ def worker(rank: int, world: int, port: int, env: dict[str, str], pipe: Any) -> 
 
 
 class Ranks:
-    """``ranks.run("cases", "ddp", steps=3) -> [result of rank 0, …]``."""
+    """``ranks.run("cases", "ddp", steps=3) -> [result of rank 0, …]``. A collective waits ``patience`` seconds."""
 
-    def __init__(self, world: int, env: dict[str, str] | None = None) -> None:
-        self.world, self.env = world, env or {}
+    def __init__(self, world: int, env: dict[str, str] | None = None, patience: int = COLLECTIVE_TIMEOUT) -> None:
+        self.world, self.env, self.patience = world, env or {}, patience
         self.processes: list[Any] = []
         self.pipes: list[Any] = []
 
@@ -61,7 +61,8 @@ class Ranks:
         port = free_port()
         for rank in range(self.world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=worker, args=(rank, self.world, port, self.env, theirs), daemon=True)
+            args = (rank, self.world, port, self.env, self.patience, theirs)
+            process = context.Process(target=worker, args=args, daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)

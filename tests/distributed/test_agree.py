@@ -9,23 +9,20 @@ import pytest
 from ranks import Ranks
 
 
-def test_a_rank_that_compiles_late_does_not_break_the_job(ranks2: Ranks) -> None:
-    assert min(ranks2.run("agree_cases", "late", seconds=3.0)) >= 3.0
+def test_a_rank_that_compiles_20_seconds_late(ranks2: Ranks) -> None:
+    assert min(ranks2.run("agree_cases", "late", seconds=20.0)) >= 20.0
 
 
-@pytest.mark.slow
-def test_a_rank_that_compiles_20_seconds_late(ranks4: Ranks) -> None:
-    assert min(ranks4.run("agree_cases", "late", seconds=20.0)) >= 20.0
-
-
-def test_a_killed_rank_ends_the_others() -> None:
-    pool = Ranks(2)
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_others(world: int) -> None:
+    """Its neighbours see the broken connection, others wait for the collective's timeout."""
+    pool = Ranks(world, patience=40)
     try:
         start = time.monotonic()
         answers = pool.answers("agree_cases", "dies", timeout=100, at=5)
         assert answers[1] == ("died", 9)
-        kind, text = answers[0]
-        assert kind == "failed" and "gloo" in text.lower(), answers[0]
+        for kind, text in [answers[0], *answers[2:]]:
+            assert kind == "failed" and "gloo" in text.lower(), answers
         assert time.monotonic() - start < 90
     finally:
         pool.stop()
