@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fsdp_cases import FEATURES
+from fsdp_cases import FEATURES, PLANS
 from ranks import Ranks
 from test_matrix import MATRIX
 
@@ -40,6 +40,14 @@ def test_distributed_checkpoint(ranks2: Ranks, tmp_path: Path) -> None:
     ranks2.run("fsdp_cases", "checkpoint_round_trip", folder=str(tmp_path / "saved"))
 
 
-def test_tensor_parallel_runs_with_reasons(ranks2: Ranks) -> None:
-    for reasons in ranks2.run("fsdp_cases", "tensor_parallel_equals_eager"):
-        assert any("DTensor" in r for r in reasons), reasons
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("plan", list(PLANS))
+def test_tensor_parallel_runs_with_reasons(ranks2: Ranks, plan: str, bf16: bool) -> None:
+    for reasons, calls in ranks2.run("fsdp_cases", "tensor_parallel_equals_eager", plan=plan, bf16=bf16, sharded=False):
+        assert any("DTensor" in r or "torch.distributed" in r for r in reasons), reasons
+        assert calls >= 1, "what lies between the parallel layers is compiled"
+
+
+@pytest.mark.parametrize("plan", list(PLANS))
+def test_tensor_parallel_under_fsdp(ranks4: Ranks, plan: str) -> None:
+    ranks4.run("fsdp_cases", "tensor_parallel_equals_eager", plan=plan, bf16=False, sharded=True)
