@@ -55,16 +55,14 @@ def check(name: str) -> dict[str, Any]:
         loss.backward()
         return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
+    start = time.perf_counter()
     got = [gradients(m) for m in (plain, braze.compile(copy.deepcopy(plain), backend="nvfuser"))]
     errors = [((a - b).norm() / (b.norm() + 1e-6)).item() for a, b in zip(got[1], got[0])]
+    out = {"loss": errors[0], "worst gradient": max(errors[1:]), "gradients": len(errors) - 1}
+    out |= {"seconds": round(time.perf_counter() - start, 1), "fusions": len(backend._fusions)}
+    print(json.dumps(out), flush=True)
     dropped = gradients(braze.compile(dropping, backend="nvfuser"))
-    finite = all(bool(g.isfinite().all()) for g in dropped)
-    return {
-        "loss": errors[0],
-        "worst gradient": max(errors[1:]),
-        "gradients": len(errors) - 1,
-        "finite with dropout": finite,
-    }
+    return out | {"finite with dropout": all(bool(g.isfinite().all()) for g in dropped)}
 
 
 class Trainer:
@@ -99,6 +97,7 @@ def speed(name: str, steps: int, rounds: int) -> dict[str, Any]:
         trainers[kind] = Trainer(name, kind)
         trainers[kind].seconds(3)
         out[kind] = {"cold_s": round(time.perf_counter() - start, 2)}
+        print(json.dumps(out), flush=True)
     print("ready", flush=True)
     sys.stdin.readline()  # its turn
     times: dict[str, list[float]] = {kind: [] for kind in trainers}
@@ -121,6 +120,7 @@ class Apart:
         self.what, self.name, self.limit = what, name, args.limit
         command = [sys.executable, "-X", "faulthandler", __file__, "--one", what, "--cases", name]
         command += ["--steps", str(args.steps), "--rounds", str(args.rounds)]
+        self.seen = ""  # its last line
         self.errors = tempfile.TemporaryFile("w+")
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=self.errors)
@@ -134,18 +134,20 @@ class Apart:
             for line in self.process.stdout:
                 if line.startswith("ready"):
                     break
+                self.seen = line
 
     def result(self) -> Any:
         out = self.process.communicate("go\n")[0]
         self.timer.cancel()
         self.errors.seek(0)
         text = self.errors.read()
+        lines = [self.seen, *out.splitlines()]
         if self.process.returncode == -signal.SIGKILL:
-            return f"not finished in {self.limit} s"
+            return f"not finished in {self.limit} s: {lines[-1]}"
         if self.process.returncode:
-            return f"exit {self.process.returncode}: {text[-1500:]}"
+            return f"exit {self.process.returncode}: {lines[-1]} {text[-1500:]}"
         sys.stderr.write("\n".join(line for line in text.splitlines() if "nvFuser cannot" in line))
-        return json.loads(out.splitlines()[-1])
+        return json.loads(lines[-1])
 
 
 def main() -> None:
