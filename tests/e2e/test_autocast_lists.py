@@ -45,7 +45,7 @@ CPU = dict.fromkeys("torch_16 nn_16 torch_fp32 nn_fp32 torch_need_autocast_promo
 CPU |= dict.fromkeys("torch_expect_builtin_promote methods_expect_builtin_promote".split())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("title", CPU)
 def test_cpu(title: str, dtype: torch.dtype) -> None:
     seen = 0
