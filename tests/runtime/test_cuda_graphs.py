@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,8 +34,8 @@ class _Tape(TorchDispatchMode):
 
 
 class _Replayed:
-    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
-        self.calls, self.replays = calls, 0
+    def __init__(self, calls: list[tuple[Any, ...]], over: list[torch.Tensor]) -> None:
+        self.calls, self.over, self.replays = calls, over, 0
 
     def replay(self) -> None:
         """Every call again, its result written over the recorded one."""
@@ -44,6 +45,8 @@ class _Replayed:
                 again = func(*args, **kwargs)
                 if isinstance(out, torch.Tensor) and out.data_ptr() != again.data_ptr():
                     out.detach().copy_(again)
+            for x in self.over:  # a graph that shares a pool writes over what the ones before have lent
+                x.fill_(float("nan"))
 
 
 class Pretended:
@@ -51,11 +54,18 @@ class Pretended:
 
     def __init__(self) -> None:
         self.graphs: list[_Replayed] = []
+        self.lent: dict[int, list[torch.Tensor]] = {}
+        self.pools: list[Any] = []
         self.fail = False
         self.capturing = False
 
     def pool(self) -> Any:
-        return object()
+        self.pools.append(object())
+        return self.pools[-1]
+
+    def alias(self, x: torch.Tensor) -> torch.Tensor:
+        self.lent.setdefault(id(self.pools[-1]), []).append(x)
+        return x.detach()
 
     def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
         if self.fail:
@@ -63,7 +73,7 @@ class Pretended:
         tape = _Tape()
         with tape:
             out = fn()
-        self.graphs.append(_Replayed(tape.calls))
+        self.graphs.append(_Replayed(tape.calls, list(self.lent.get(id(pool), ()))))
         return self.graphs[-1], out
 
     def busy(self) -> bool:
@@ -170,6 +180,7 @@ def test_a_moved_parameter_is_recorded_again_and_then_copied() -> None:
     m.check(keep[1])
     m.w.data = old
     m.check(keep[2])
+    m.check(keep[0])
     assert any("moved" in n for n in m.pair.notes)
     assert m.pair.recordings[0].fixed == [] and not m.pair.off
 
@@ -256,6 +267,7 @@ def test_retain_graph() -> None:
     for _ in range(3):
         m.check(batch())
     x = batch()
+    m.w.grad = None
     (y,) = m.call(x, m.w)
     for _ in range(3):
         m.w.grad = None
@@ -263,7 +275,45 @@ def test_retain_graph() -> None:
         v = m.w.detach().requires_grad_()
         torch.tanh(x @ v).sum().backward()
         torch.testing.assert_close(m.w.grad, v.grad)
-    assert m.ran["backward"] == 2
+    assert m.ran["backward"] == 5  # recorded, it would write over what is saved
+    y.sum().backward()
+    assert m.ran["backward"] == 5
+    m.check(batch())
+
+
+def test_a_batched_backward_keeps_what_is_saved() -> None:
+    m = Model()
+    for _ in range(3):
+        m.check(batch())
+    x = batch()
+    m.w.grad = None
+    (y,) = m.call(x, m.w)
+    rows = torch.randn(3, *y.shape)
+    (found,) = torch.autograd.grad(y, m.w, rows, is_grads_batched=True)
+    v = m.w.detach().requires_grad_()
+    (want,) = torch.autograd.grad(torch.tanh(x @ v), v, rows, is_grads_batched=True)
+    torch.testing.assert_close(found, want)
+
+
+def test_what_waits_for_a_backward_outlives_its_recording() -> None:
+    """The saved tensors of a recording that is given up stay valid until their backward."""
+    m = Model()
+    for _ in range(3):
+        m.check(batch())
+    x, other = batch(), batch()
+    m.w.grad = None
+    (y,) = m.call(x, m.w)
+    keep = weakref.ref(m.pair.recordings[0].graph)  # type: ignore[arg-type]
+    m.pair.recordings.clear()
+    m.device.graphs.clear()
+    assert keep() is not None
+    m.w.grad = None
+    y.sum().backward()
+    v = m.w.detach().requires_grad_()
+    torch.tanh(x @ v).sum().backward()
+    torch.testing.assert_close(m.w.grad, v.grad)
+    assert keep() is None
+    m.check(other)
 
 
 def test_gradients_live_through_the_next_forward() -> None:
@@ -276,6 +326,7 @@ def test_gradients_live_through_the_next_forward() -> None:
         with torch.no_grad():
             m.call(batch(), m.w)
         assert torch.equal(m.w.grad, want)  # type: ignore[arg-type]
+    assert not m.pair.shared and len(m.pair.notes) == 1
 
 
 def test_a_failing_recording_turns_recording_off_with_a_reason() -> None:
@@ -415,6 +466,29 @@ class TestOnACard:
             with torch.no_grad():
                 w.add_(0.1)
         assert not pair.off and pair.recordings and pair.recordings[0].backward is not None, pair.notes
+
+    def test_a_backward_writes_over_what_was_saved(self) -> None:
+        """Gradients of a deep network, with the graph kept now and then, and gradients that live on."""
+        import braze
+
+        torch.manual_seed(0)
+        parts = [m for _ in range(6) for m in (torch.nn.Linear(256, 256), torch.nn.GELU())]
+        model = torch.nn.Sequential(*parts).cuda()
+        fast = braze.compile(model, mode="reduce-overhead")
+        for k in range(14):
+            x = torch.randn(512, 256, device="cuda")
+            kept, added = k in (5, 6), k >= 10
+            if not added:
+                model.zero_grad()
+            before = [0 if p.grad is None else p.grad.clone() for p in model.parameters()]
+            loss = fast(x).square().mean()
+            loss.backward(retain_graph=kept)
+            if kept:
+                loss.backward()
+            want = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+            for p, old, g in zip(model.parameters(), before, want):
+                torch.testing.assert_close(p.grad, old + (1 + kept) * g, rtol=1e-3, atol=1e-6)
+            del loss
 
     def test_results_alive(self) -> None:
         call, w, pair = self.pair()

@@ -7,6 +7,7 @@ transform, and the results are stacked.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,14 +20,23 @@ _functorch = torch._C._functorch
 has_storage = torch._C._has_storage
 """False for a tensor that stands for a batch of tensors, or is sparse."""
 
+_running = threading.local()
+
 
 def each(backward: Callable[..., Sequence[Any]], grads: Sequence[Any]) -> tuple[Any, ...]:
     """``backward(*grads)`` for gradients of which some have a dimension of the running ``vmap``: results with that
     dimension. Unsupported for other gradients without memory."""
     level = _functorch.maybe_current_level()
-    if level is not None:
-        return _mapped(backward, grads, _FuncVmap(level))
-    return _mapped(backward, grads, _EngineVmap())
+    before, _running.on = saved_again(), True
+    try:
+        return _mapped(backward, grads, _EngineVmap() if level is None else _FuncVmap(level))
+    finally:
+        _running.on = before
+
+
+def saved_again() -> bool:
+    """Whether this thread runs one backward several times, on the same saved tensors."""
+    return getattr(_running, "on", False)
 
 
 class _FuncVmap:

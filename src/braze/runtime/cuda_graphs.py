@@ -9,8 +9,9 @@ warm-up); the second is recorded; later ones replay.  What stays true for the us
   without the graph, the recording is given up to whoever holds its memory, and the next one hands out copies of that
   output.  Alive means: something refers to its storage.  Results up to ``SMALL`` bytes (losses) are always copies.
 * Two forwards before a backward need two sets of saved tensors: a second recording is made, up to ``MOST_RECORDINGS``.
-* Each graph has a memory pool of its own.  Sharing one would let a replay of the forward run over gradients that lie in
-  memory which the forward once had: they live until the optimizer has read them, often through the next forward.
+* A forward and its backward share a memory pool: the backward writes over saved tensors that it has read, and the next
+  forward over the gradients. Where gradients are still alive then, that call runs without the graph, and from then on
+  each graph has a pool of its own. A backward that keeps its graph (``retain_graph``) runs without one, too.
 * A backward in stages (:mod:`braze.runtime.staged`) is a graph a stage, in one memory pool: gradients leave it between
   two replays, and a bucket's all-reduce runs beside the next ones.
 * Random numbers: ``philox_seed`` draws from torch's generator inside the recording; a replay draws anew.
@@ -31,11 +32,14 @@ import torch
 
 from braze.ir import Signature
 
+from .batched import saved_again
+
 MOST_RECORDINGS = 4  # simultaneous sets of saved tensors
 MOST_ATTEMPTS = 8  # recordings of one pair, also those thrown away
 Compiled = Callable[..., Any]
 SMALL = 1 << 20
 _use_count: Callable[[int], int] = torch._C._storage_Use_Count
+_keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 class Graph(Protocol):
@@ -50,6 +54,8 @@ class Device(Protocol):
     def pool(self) -> Any: ...
 
     def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Graph, Any]: ...
+
+    def alias(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def busy(self) -> bool: ...
 
@@ -71,6 +77,15 @@ class Cuda:
         with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
             out = fn()
         return graph, out
+
+    def alias(self, x: torch.Tensor) -> torch.Tensor:
+        """A tensor over the same memory that does not own it (``x`` itself where it lies elsewhere)."""
+        own = x.untyped_storage()
+        if not x.is_cuda or not own.nbytes():
+            return x
+        storage = torch._C._construct_storage_from_data_pointer(own.data_ptr(), x.device, own.nbytes())
+        out = torch.empty(0, dtype=x.dtype, device=x.device)
+        return out.set_(storage, x.storage_offset(), x.shape, x.stride())
 
     def busy(self) -> bool:
         """True while someone else records: then nothing may be recorded inside."""
@@ -103,10 +118,9 @@ class Recording:
         self.counts: list[int] = []
         self.kept: list[torch.UntypedStorage] = []
 
-    def capture(self, run: Compiled, inputs: Sequence[Any], device: Device) -> None:
-        """Record ``run`` over the buffers and the fixed inputs."""
-        args = self.arguments(inputs)
-        self.graph, outputs = device.capture(lambda: _call(run, args), device.pool())
+    def capture(self, run: Compiled, args: list[Any], device: Device, pool: Any) -> None:
+        """Record ``run`` over ``arguments``, a list that may be emptied."""
+        self.graph, outputs = device.capture(lambda: _call(run, args), pool)
         self.outputs = list(outputs)
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any]:
@@ -164,10 +178,9 @@ class Staged(Recording):
         self.stages = stages
         self.graphs: list[Graph] = []
 
-    def capture(self, run: Compiled, inputs: Sequence[Any], device: Device) -> None:
+    def capture(self, run: Compiled, args: list[Any], device: Device, pool: Any) -> None:
         """Record a generator function of a list of inputs: what it does up to each yield."""
-        running: Iterator[list[Any]] = run(self.arguments(inputs))
-        pool = device.pool()
+        running: Iterator[list[Any]] = run(args)
         outputs: dict[int, Any] = {}
         for stage in self.stages:
             graph, given = device.capture(partial(next, running), pool)
@@ -183,11 +196,30 @@ def _buffer(x: torch.Tensor) -> torch.Tensor:
 
 
 class Forward(Recording):
-    """A forward's recording, with that of its backward."""
+    """A forward's recording, with that of its backward. ``owned``: for each extra output the tensor that owns its
+    memory, until a backward is recorded that writes over it (``spent``)."""
 
-    extras_at: list[int]  # addresses of the saved extra outputs, in the backward's order
-    token: weakref.ref[Any] | None = None
-    backward: Recording | None = None
+    def __init__(self, inputs: Sequence[Any], fixed: set[int], pool: Any) -> None:
+        super().__init__(inputs, fixed)
+        self.pool = pool
+        self.extras_at: list[int] = []  # addresses of the saved extra outputs, in the backward's order
+        self.token: weakref.ref[Any] | None = None
+        self.backward: Recording | None = None
+        self.owned: dict[int, torch.Tensor] = {}
+        self.spent = False
+
+    def lend(self, first: int, device: Device) -> None:
+        """Hand out the extra outputs, from ``first`` on, as tensors that keep the graph's pool but not their memory."""
+        for k, x in enumerate(self.outputs[first:], first):
+            lent = device.alias(x) if _is_tensor(x) else x
+            if lent is not x:
+                self.owned[k - first] = x
+                self.outputs[k] = self.keep(lent)
+
+    def keep(self, x: torch.Tensor) -> torch.Tensor:
+        """``x``, which keeps the memory of the saved tensors valid for as long as it lives."""
+        x.braze_keeps = (self.graph, self.owned)  # type: ignore[attr-defined]
+        return x
 
     def saved(self) -> bool:
         """True while some backward may still come for the saved tensors."""
@@ -202,10 +234,12 @@ class Recordings:
         self.results = sig.n_results
         self.first_extra = sig.n_results + len(sig.mutated)
         self.mutated = [m.index for m in sig.mutated]
+        self.saved = len(sig.saved)
         self.extra_at = [(k, r.index) for k, r in enumerate(sig.saved) if r.kind == "extra"]
         self.lock = threading.RLock()
         self.notes: list[str] = []
         self.off = False
+        self.shared = backward is not None  # forwards and their backwards share pools
         self.full = False  # sizes beyond those recorded were noted
         self.attempts = 0
         self.recordings: list[Forward] = []
@@ -247,8 +281,17 @@ class Recordings:
                 self.recordings.remove(recording)
                 self.notes.append(f"results {alive} outlive a call: copies of them are handed out from now on")
                 return None
+            if recording.spent and (recording.backward is None or recording.backward.alive()):
+                self._share_no_more(recording)
+                return None
             recording.replay(inputs)
         return self._hand_out(recording)
+
+    def _share_no_more(self, recording: Forward) -> None:
+        self.recordings.remove(recording)
+        if recording.backward is not None:
+            self.shared = False
+            self.notes.append("gradients outlive the next forward: the graphs share no memory from now on")
 
     def _pick(self, inputs: Sequence[Any], now: list[int]) -> Forward | None:
         """A recording for these inputs whose saved tensors nobody waits for."""
@@ -277,8 +320,8 @@ class Recordings:
             self._stop(f"recorded {MOST_ATTEMPTS} times: inputs or sizes keep changing")
             return None
         try:
-            r = Forward(inputs, fixed)
-            r.capture(self.run_forward, inputs, self.device)
+            r = Forward(inputs, fixed, self.device.pool())
+            r.capture(self.run_forward, r.arguments(inputs), self.device, r.pool)
         except Exception as e:
             self._stop(f"the forward cannot be recorded: {e}")
             return None
@@ -290,6 +333,8 @@ class Recordings:
         r.watch([i for i in range(self.results) if i not in self.copied_results])
         where = addresses(r.outputs[self.first_extra :])
         r.extras_at = [where[i] for _, i in self.extra_at]
+        if self.shared:
+            r.lend(self.first_extra, self.device)
         r.replay(inputs)
         self.recordings.append(r)
         return r
@@ -305,6 +350,8 @@ class Recordings:
         if first is not None:
             out[first] = token = out[first].detach()
             r.token = weakref.ref(token)
+            if self.shared:
+                r.keep(token)
         return out
 
     def _stop(self, reason: str) -> None:
@@ -357,7 +404,7 @@ class Recordings:
         now = addresses(args)
         seen, self.seen_backward = self.seen_backward, now
         owner = self._owner(now)
-        if owner is None or seen is None:
+        if owner is None or seen is None or (owner.spent and keeps_saved()):
             return None
         r = owner.backward
         if getattr(r, "stages", None) != stages:
@@ -368,8 +415,14 @@ class Recordings:
                 self.moving_backward.update(moved)
                 self.notes.append(f"inputs {moved} of the backward moved: recorded again, and copied from now on")
                 r = owner.backward = None
+        if r is None and owner.spent:
+            self.recordings.remove(owner)  # its saved tensors are free to be written over by what is recorded next
+            return None
         if r is None:
+            if self.shared and stages is None and keeps_saved():
+                return None
             fixed = {i for i, (a, b) in enumerate(zip(now, seen)) if a == b != 0} - self.moving_backward
+            fixed -= {k for k in range(self.saved, len(args)) if _is_tensor(args[k]) and args[k].nbytes <= SMALL}
             fixed |= {k for k, _ in self.extra_at if now[k]}
             return self._record_backward(owner, args, fixed, run, stages)
         alive = r.alive()
@@ -392,12 +445,18 @@ class Recordings:
         if self.attempts > MOST_ATTEMPTS:
             self._stop(f"recorded {MOST_ATTEMPTS} times: inputs or sizes keep changing")
             return None
+        share = self.shared and stages is None
         given = list(args)
-        for k, i in self.extra_at:
-            given[k] = owner.outputs[self.first_extra + i]  # not the token, whose life is the caller's
+        for k, i in self.extra_at:  # not the token, whose life is the caller's
+            given[k] = owner.owned[i] if share and i in owner.owned else owner.outputs[self.first_extra + i]
         try:
             r = Recording(given, fixed) if stages is None else Staged(given, fixed, stages)
-            r.capture(run, given, self.device)
+            ready = r.arguments(given)
+            if share:
+                owner.spent = True
+                owner.owned.clear()
+                given.clear()
+            r.capture(run, ready, self.device, owner.pool if share else self.device.pool())
         except Exception as e:
             self._stop(f"the backward cannot be recorded: {e}")
             return None
@@ -411,6 +470,11 @@ class Recordings:
             x if not isinstance(x, torch.Tensor) else x.clone() if i in self.copied_gradients else x.detach()
             for i, x in ((i, r.outputs[i]) for i in which)
         ]
+
+
+def keeps_saved() -> bool:
+    """Whether the running backward may be followed by another one on the same saved tensors."""
+    return saved_again() or _keeps_graph()
 
 
 def _is_tensor(x: Any) -> bool:
