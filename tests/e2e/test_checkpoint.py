@@ -102,3 +102,34 @@ def test_a_draw_of_the_library_is_saved() -> None:
     torch.manual_seed(5)
     eager(x0).backward()
     torch.testing.assert_close(x.grad, x0.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_whole_step(whole: bool) -> None:
+    """A break before ``backward()`` lets checkpoints save memory; one graph of all (``fullgraph``) does not."""
+
+    def run(wrap: Any) -> list[Any]:
+        net = Net("recomputed")
+        opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            opt.zero_grad()
+            loss = net(x)
+            loss.backward()
+            opt.step()
+            return loss.detach()
+
+        fast = wrap(step)
+        losses = [fast(torch.linspace(-1, 1, 160).view(10, 16)) for _ in range(3)]
+        if fast is not step:
+            log = log_of(fast)
+            assert log is not None and not any(g.fallback for g in log.graphs)
+            forward = log.graphs[0]
+            assert ("backward" in forward.levels) is not whole
+            if not whole:
+                assert count(forward.levels["backward"], "addmm") >= 3
+                assert any("activation checkpoints" in str(b) for b in log.breaks)
+        return [*losses, *net.parameters()]
+
+    want = run(lambda f: f)
+    torch.testing.assert_close(run(lambda f: braze.compile(f, fullgraph=whole)), want, rtol=1e-4, atol=1e-5)

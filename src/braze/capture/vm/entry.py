@@ -73,7 +73,7 @@ def _capture(
     policy: SizePolicy | None,
     root: bool,
 ) -> Captured | Skip:
-    plan = Plan(policy=policy or SizePolicy())
+    plan = Plan(policy=policy or SizePolicy(), whole=fullgraph)
     plan.policy.begin()
     with paused_gc():
         for _ in range(MAX_RESTARTS):

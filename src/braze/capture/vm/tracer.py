@@ -48,6 +48,7 @@ class Plan:
     prepare: list[Callable[[], None]] = field(default_factory=list)  # to do before the next pass
     refused: set[str] = field(default_factory=set)  # functions that Python must call
     real_generators: set[int] = field(default_factory=set)  # frame numbers of generators that Python must make
+    whole: bool = False  # fullgraph: what could be in the graph has to be
 
 
 _LIBRARY = ("torch/", "braze/")

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _OUTSIDE = "differentiating a graph that was made outside of the compiled function"
 _HINT = "call the model and backward() in one compiled function, or both outside"
+_CHECKPOINTED = "backward() of what activation checkpoints lie behind"
+_WHOLE = (
+    "between a forward and a backward of their own they save memory; one graph of both (fullgraph=True) saves nothing"
+)
 _BACKWARD = ("self", "gradient", "retain_graph", "create_graph", "inputs")
 _ENGINE = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 _GRAD = (
@@ -70,6 +74,8 @@ def backward(vm: Tracer, heads: list[Value], grads: list[Value], given: dict[str
     tensors = [h for h in heads if isinstance(h, TensorValue)]
     if len(tensors) != len(heads) or len(grads) != len(heads):
         unsupported("backward() of something that is no tensor")
+    if not vm.plan.whole and any("checkpoint" in n.tags for n in vm.graph.nodes):
+        unsupported(_CHECKPOINTED, _WHOLE)
     create = _flag(vm, given, "create_graph", False)
     retain = _flag(vm, given, "retain_graph", create)
     found = reached(vm, tensors)
