@@ -16,3 +16,10 @@ def test_launches_are_calls_of_one_graph() -> None:
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     out = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=300)
     assert out.returncode == 0 and out.stdout.strip().endswith("done"), out.stderr[-3000:]
+
+
+def test_the_example() -> None:
+    pytest.importorskip("triton")
+    script = Path(__file__).parents[2] / "examples" / "triton_kernels.py"
+    out = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert out.returncode == 0 and "as in eager" in out.stdout, out.stderr[-3000:]
