@@ -40,6 +40,9 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 PLAIN = Tile(32, 16, 16, 4, 2, 2)
 PERSISTENT = Tile(16, 32, 32, 4, 2, 4, True)
 TMA = Tile(32, 32, 16, 4, 2, 8, True, True)
+SLICED = Tile(16, 64, 32, 4, 2, 8, slices=4)
+TMA_SLICED = Tile(32, 32, 32, 4, 2, 8, True, True, 2, 2)
+TILES = {"plain": PLAIN, "persistent": PERSISTENT, "tma": TMA, "sliced": SLICED, "tma sliced": TMA_SLICED}
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +132,13 @@ def heads(x: Any, w: Any, b: Any, r: Any) -> Any:
     return (p.view(3, -1, 8, n).transpose(1, 2) * 2).contiguous()
 
 
-EPILOGUES = [linear_gelu, saved, residual, widened, scaled, heads]
+def rows(x: Any, w: Any, b: Any, r: Any) -> Any:
+    """Values of rows alone, of columns alone, and of the whole."""
+    p = x @ w.t()
+    return p * x[:, :1] + b * 2, p.float() + torch.arange(p.shape[0])[:, None]
+
+
+EPILOGUES = [linear_gelu, saved, residual, widened, scaled, heads, rows]
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -137,7 +146,7 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, 
     return tuple(t.to(dtype) for t in (x, w, b, r))
 
 
-@pytest.mark.parametrize("tile", [PLAIN, PERSISTENT, TMA], ids=["plain", "persistent", "tma"])
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
 @pytest.mark.parametrize("fn", EPILOGUES, ids=lambda f: f.__name__)
 def test_epilogues(fn: Any, tile: Tile, templates: Templates) -> None:
     templates.tiles = [tile]

@@ -25,6 +25,8 @@ class Tile:
     group: int = 8
     persistent: bool = False
     descriptors: bool = False
+    slices: int = 1  # the epilogue runs on so many parts of a tile's columns, one after the other
+    resident: int = 1  # programs of a multiprocessor at the same time, where they are persistent
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ class Template:
     def name(self) -> str:
         """Names the choice on disk and to the reader."""
         t = self.tile
-        extra = "".join(f" {n}" for n in ("persistent", "descriptors") if getattr(t, n))
-        return f"{t.m}x{t.n}x{t.k} w{t.warps} s{t.stages} g{t.group}{extra}"
+        extra = f" persistent x{t.resident}" * t.persistent + " descriptors" * t.descriptors
+        return f"{t.m}x{t.n}x{t.k} w{t.warps} s{t.stages} e{t.slices} g{t.group}{extra}"
 
 
 def bind_products(program: Program, config: Config, compile_program: CompileProgram) -> tuple[Program, Made]:

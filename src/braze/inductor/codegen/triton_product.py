@@ -29,7 +29,7 @@ from braze.ir import Expr, IntLike, Symbol, coefficient, symbols
 from braze.runtime.cuda_kernel import GridDim, Launch
 
 from ..loops.canonical import flattened
-from ..loops.ir import Compute, Instr, Kernel, Load, Reduce, Store, Value, operands
+from ..loops.ir import Compute, Const, Instr, Kernel, Load, Reduce, Store, Value, operands
 from .product_tiles import Tile
 from .triton_emit import Dims, Emitted, _Emitter
 from .triton_layout import Layout, analyse, nbytes
@@ -54,6 +54,8 @@ def _tiling(kernel: Kernel, tile: Tile, programs: int) -> Tiling:
     *batch, m, n = kernel.x
     (k,) = kernel.r
     sizes = {"BM": tile.m, "BK": tile.k, "BN": tile.n, "GROUP": tile.group}
+    if tile.slices > 1:
+        sizes["BS"] = tile.n // tile.slices
     if tile.persistent:
         sizes["PROGRAMS"] = programs
     blocks = tuple(Dim(name, (axis,), f"B{name.upper()}") for name, axis in zip(NAMES, (m, k, n)))
@@ -66,7 +68,7 @@ class _Product(_Emitter):
 
     def __init__(self, kernel: Kernel, layout: Layout, tile: Tile, card: Card) -> None:
         self.tile, self.card = tile, card
-        super().__init__(kernel, layout, _tiling(kernel, tile, card.sms))
+        super().__init__(kernel, layout, _tiling(kernel, tile, card.sms * tile.resident))
         (self.sum,) = [i for i in kernel.body if isinstance(i, Reduce)]
         self.left, self.right = (_unwidened(a) for a in self.sum.value.args)  # type: ignore[attr-defined]
         self.m, self.k, self.n = self.tiling.blocks
@@ -112,8 +114,57 @@ class _Product(_Emitter):
             self.line("pid = tl.program_id(0)")
         self._place()
         self._multiply()
-        self.straight(self.rest)
+        self._epilogue()
         return self.result()
+
+    def _epilogue(self) -> None:
+        """What follows the product, for some columns at a time: each slice needs registers for itself alone."""
+        self.names[self.sum], self.dims[self.sum] = "acc", frozenset("mn")
+        if self.tile.slices == 1:
+            self.straight(self.rest)
+            return
+        across = self._across()
+        for i in self.rest:
+            if i not in across:
+                self.instr(i)
+        self._split("acc", self.tile.slices)
+        whole, atoms = self.tiling, dict(self.atoms)
+        narrow = replace(self.n, block="BS")
+        blocks = tuple(narrow if d is self.n else d for d in whole.blocks)
+        self.tiling = replace(whole, blocks=blocks)
+        for k in range(self.tile.slices):
+            self.atoms = dict(atoms)
+            if k:
+                self.line("noffset += BS")
+            self._along(narrow)
+            self.names[self.sum] = f"acc{k}"
+            self.straight([i for i in self.rest if i in across])
+        self.tiling, self.atoms = whole, atoms
+
+    def _across(self) -> set[Instr]:
+        """The instructions of the epilogue that depend on the column."""
+        out: set[Instr] = set()
+        for i in self.rest:
+            here = i in self.flat and self.n.flat in symbols(self.flat[i])
+            if here or isinstance(i, (Const, Store)) or any(v in out or v is self.sum for v in operands(i)):
+                out.add(i)
+        return out
+
+    def _split(self, name: str, count: int) -> None:
+        """Columns of a block as ``count`` blocks, named by position from the left."""
+        parts = [name]
+        width = self.tile.n
+        while len(parts) < count:
+            width //= 2
+            halves = []
+            for part in parts:
+                pair = [f"{part}l", f"{part}r"]
+                text = f"tl.permute(tl.reshape({part}, [BM, 2, {width}]), [0, 2, 1])"
+                self.line(f"{pair[0]}, {pair[1]} = tl.split({text})")
+                halves += pair
+            parts = halves
+        for k, part in enumerate(parts):
+            self.line(f"{name}{k} = {part}")
 
     def _tiles(self) -> str:
         """How many tiles of the result there are; their number along both axes gets lines of its own."""
@@ -133,11 +184,15 @@ class _Product(_Emitter):
         self.line("rows = tl.minimum(tiles_m - first, GROUP)")
         self.line(f"moffset = (first + {tile} % (GROUP * tiles_n) % rows) * BM")
         self.line(f"noffset = {tile} % (GROUP * tiles_n) // rows * BN")
-        cast = ".to(tl.int64)" if self.wide else ""
         for d in (self.m, self.n):
-            self.line(f"{d.name}index = ({d.name}offset + tl.arange(0, {d.block})){cast}")
-            if d.name in self.masked:
-                self.line(f"{d.name}mask = {d.name}index < {self.size(d.numel, d.name + 'numel')}")
+            self._along(d)
+
+    def _along(self, d: Dim) -> None:
+        """The index and the mask along rows or columns."""
+        cast = ".to(tl.int64)" if self.wide else ""
+        self.line(f"{d.name}index = ({d.name}offset + tl.arange(0, {d.block})){cast}")
+        if d.name in self.masked:
+            self.line(f"{d.name}mask = {d.name}index < {self.size(d.numel, d.name + 'numel')}")
 
     def _multiply(self) -> None:
         for i in self.before:
@@ -159,7 +214,6 @@ class _Product(_Emitter):
         self.looping = False
         self.indent -= 1
         self.atoms = saved
-        self.names[self.sum], self.dims[self.sum] = "acc", frozenset("mn")
 
     def factor(self, v: Value, rows: str) -> str:
         """An operand of the tensor cores: the whole block, zero beyond the end of k."""
@@ -222,8 +276,9 @@ class _Product(_Emitter):
         grid = (GridDim(counts[0], "BM"), GridDim(counts[1], "BN"), *(GridDim(c, "") for c in counts[2:]))
         if self.tile.persistent:
             known = all(isinstance(c, int) for c in counts)
-            tiles = replace(code, grid=grid).programs() if known else self.card.sms
-            grid = (GridDim(min(self.card.sms, tiles), ""),)
+            most = self.card.sms * self.tile.resident
+            tiles = replace(code, grid=grid).programs() if known else most
+            grid = (GridDim(min(most, tiles), ""),)
         return replace(made, code=replace(code, grid=grid))
 
 

@@ -45,7 +45,7 @@ from braze.inductor.loops import (
 )
 from braze.inductor.loops.interpret import buffers_in
 from braze.inductor.loops.ref import axis_of, offset_of, remap
-from braze.ir import Expr, IntLike, Symbol, TensorType, substitute, symbol_of, symbols
+from braze.ir import Expr, IntLike, Symbol, TensorType, product, substitute, symbol_of, symbols
 
 from .joining import Body, Steps, sliced
 from .match import complete, covers, match
@@ -212,6 +212,8 @@ def _domain(kernel: Kernel, out: Buffer) -> dict[Symbol, IntLike] | Reason:
     if env is None and out.type.is_contiguous:  # rows of the one need not be rows of the other
         one, other = (offset_of(out.type.with_(offset=0), e) for e in (loads[0].index, _place(out)))
         env = match((one,), (other,), sizes)
+        if env is not None and complete(env, sizes, known) and product(list(sizes.values())) == out.type.numel:
+            return env
     if env is None:
         return OTHER_POINT
     if not complete(env, sizes, known) or covers(env, sizes, known) != known.keys():
