@@ -49,6 +49,11 @@ def gelu_gradient(dy: Any, w: Any, h: Any) -> Any:
     return torch.ops.aten.gelu_backward(dy @ w, h)
 
 
+def gelu_backward(dy: Any, w: Any, h: Any) -> Any:
+    g = torch.ops.aten.gelu_backward(dy @ w, h)
+    return g, g.sum(0)
+
+
 def residual(x: Any, w: Any, b: Any, r: Any) -> Any:
     return F.linear(x, w, b) + r
 
@@ -62,6 +67,7 @@ def cases() -> Iterator[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ..
     for name, m, d, wide in (("bert", 4096, 768, 3072), ("hybrid", 64 * 196, 512, 2048), ("vit", 64 * 197, 768, 3072)):
         yield f"{name} gelu", gelu, ((m, d), (wide, d), (wide,)), (m, wide, d), BF16
         yield f"{name} gelu'", gelu_gradient, ((m, d), (d, wide), (m, wide)), (m, wide, d), BF16
+        yield f"{name} gelu' sum", gelu_backward, ((m, d), (d, wide), (m, wide)), (m, wide, d), BF16
         yield f"{name} residual", residual, ((m, wide), (d, wide), (d,), (m, d)), (m, d, wide), BF16
         yield f"{name} dw", weight_gradient, ((m, wide), (m, d)), (wide, d, m), BF16
     m, d, wide = 4096, 2048, 5632
@@ -71,24 +77,31 @@ def cases() -> Iterator[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ..
     yield "bert gelu tf32", gelu, ((4096, 768), (3072, 768), (3072,)), (4096, 3072, 768), F32
 
 
-def every_tile(shape: Any, card: Any) -> list[Tile]:
+def every_tile(shape: Any, card: Any, rows: int = 0) -> list[Tile]:
     """Many tilings: to see what the cost model misses."""
     k = 64 if shape.itemsize == 2 else 32
     out = []
-    for m, n, warps in ((128, 256, 8), (256, 128, 8), (128, 128, 4), (128, 128, 8), (64, 256, 4), (128, 192, 8)):
-        if n & (n - 1):
-            continue
-        for stages in (3, 4):
-            for persistent, descriptors in ((False, False), (False, True), (True, True)):
-                out.append(Tile(m, n, k, warps, stages, 8, persistent, descriptors))
-    out += [Tile(128, 128, 2 * k, 8, 3, 8, p, True) for p in (False, True)]
-    return out + [Tile(128, 128, k // 2, 4, 5), Tile(64, 128, k, 4, 4), Tile(128, 64, k, 4, 4)]
+    for m, n, warps, stages, residents in (
+        (128, 256, 8, 4, (1,)),
+        (128, 256, 8, 3, (1,)),
+        (256, 128, 8, 4, (1,)),
+        (128, 128, 8, 3, (1, 2)),
+        (128, 128, 4, 3, (1, 2)),
+        (64, 256, 4, 4, (1,)),
+        (64, 128, 4, 4, (2,)),
+        (128, 64, 4, 4, (2,)),
+    ):
+        slices = (2, 4) if m * n >= 128 * 128 else (1, 2)
+        for e in slices:
+            out.append(Tile(m, n, k, warps, stages, slices=e))
+            out += [Tile(m, n, k, warps, stages, 8, True, True, e, r) for r in residents]
+    return [t for t in out if rows in (0, t.m)]
 
 
 def alone(fn: Any, tensors: tuple[torch.Tensor, ...]) -> float:
     """Seconds of the vendor's product without an epilogue."""
     a, b = tensors[0], tensors[1]
-    left, right = (a.t(), b) if fn is weight_gradient else (a, b if fn is gelu_gradient else b.t())
+    left, right = (a.t(), b) if fn is weight_gradient else (a, b if fn in (gelu_gradient, gelu_backward) else b.t())
     return timed(lambda: torch.mm(left, right), ())
 
 
@@ -115,6 +128,7 @@ def measure(name: str, fn: Any, sizes: Any, mnk: Any, dtype: torch.dtype, found:
     flops = 2.0 * mnk[0] * mnk[1] * mnk[2]
     ways = sorted((t, n) for n, t in times.items() if n)
     row["us"] = {"product": alone(fn, tensors) * 1e6, "vendor": times[""] * 1e6, **{n: t * 1e6 for t, n in ways}}
+    row["best"] = ways[0][1] if ways else ""
     row["us"] = {n: round(t, 1) for n, t in row["us"].items()}
     row["tflops"] = {n: round(flops / t / 1e6) for n, t in list(row["us"].items())[:3]}
     return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from triton_interpreter import Interpreter
 import braze
 from braze.backends import inductor
 from braze.inductor.codegen import products
-from braze.inductor.codegen.product_tiles import MOST, Shape, Tile, rounds, tiles_for
+from braze.inductor.codegen.product_tiles import FORMS, MOST, Shape, Tile, cost, tiles_for
 from braze.inductor.codegen.triton_product import emit_product
 from braze.inductor.codegen.triton_tiling import H200
-from braze.inductor.fuse import contract, fuse
+from braze.inductor.fuse import CUDA, contract, fuse
 from braze.inductor.loops import Kernel, interpret_program, lower
 from braze.runtime import cuda_choice
 from braze.runtime.cache import DiskCache
@@ -62,7 +63,7 @@ class Templates:
         monkeypatch.setattr(inductor, "warm_up", lambda config: None)
         monkeypatch.setattr(products, "start_kernels_cuda", lambda *args: [])
         monkeypatch.setattr(products, "load_later", self.later)
-        monkeypatch.setattr(products, "tiles_for", lambda shape, card: self.tiles)
+        monkeypatch.setattr(products, "tiles_for", lambda shape, card, rows: self.tiles)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "none")
         monkeypatch.setattr(products, "budget_of", lambda config: (DiskCache(None), Budget(100.0)))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -271,6 +272,33 @@ def test_prologues(fn: Any, k: int, templates: Templates) -> None:
     assert ".to(tl.bfloat16)" in templates.source().split("tl.dot")[0]  # inside of the loop
 
 
+def gelu_gradient(dy: Any, w: Any, h: Any) -> Any:
+    """As a linear layer's backward: the gradient before it, and its bias' gradient."""
+    g = torch.ops.aten.gelu_backward(dy @ w, h)
+    return g, g.sum(0)
+
+
+def two_sums(dy: Any, w: Any, h: Any) -> Any:
+    """The product is wanted, too; sums of two things."""
+    p = dy @ w
+    v = p.float() * h
+    return p, v.sum(0), (v * v).sum(0)
+
+
+@pytest.mark.parametrize("tile", [Tile(64, 32, 16, 4, 2), Tile(64, 32, 32, 4, 2, 8, True, True, 2)], ids=str)
+@pytest.mark.parametrize("n", [64, 40])
+@pytest.mark.parametrize("fn", [gelu_gradient, two_sums], ids=lambda f: f.__name__)
+def test_column_sums(fn: Any, n: int, tile: Tile, templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+    traits = replace(CUDA, split_points=64, min_chunk=16, parallel_rows=16, line_elems=16)
+    monkeypatch.setattr(inductor, "fuse", lambda p: fuse(p, traits))
+    templates.tiles = [tile]
+    dy, w, h = torch.randn(192, 48).to(BF16), (torch.randn(48, n) / 7).to(BF16), torch.randn(192, n).to(BF16)
+    got = templates.run(fn, dy, w, h)
+    assert templates.calls == 1 and "tl.sum(" in templates.source()
+    for a, b in zip(got, fn(dy.double(), w.double(), h.double())):
+        assert float((a.double() - b).abs().max()) <= 2**-6 * float(b.abs().max())
+
+
 def test_a_product_of_two_products() -> None:
     g = G()
     a, b = product_of(g), product_of(g, left="y")
@@ -378,7 +406,10 @@ def test_few_tilings_are_tried() -> None:
     large = tiles_for(Shape(1, 8192, 8192, 8192, 2), H200)[0]
     assert large.m * large.n >= 2**15
     few = Shape(1, 256, 256, 4096, 2)  # a large tile would leave most of the card idle
-    assert rounds(few, 64, 64, H200) < rounds(few, 128, 256, H200)
+    small, wide_tile = Tile(64, 64, 64, 4, 4, resident=4), next(iter(FORMS))
+    assert cost(few, small, FORMS[small], H200) < cost(few, wide_tile, FORMS[wide_tile], H200)
+    assert {t.m for t in tiles_for(Shape(1, 4096, 3072, 768, 2), H200, 64)} == {64}
+    assert {t.k for t in tiles_for(Shape(1, 4096, 3072, 768, 4), H200)} == {32}
 
 
 class Ways:

@@ -1,12 +1,12 @@
 """Which tilings of a matrix product are worth timing: a small model of the card ranks them.
 
-A tile of BM x BN costs what its tensor-core work and its loads cost; a launch takes as many rounds as there are tiles
-for each multiprocessor.  The model is coarse (within a third on an H200), so the best few are timed.
+A tile costs its work at the rate that tiles of its form reach; a launch takes as many rounds as there are tiles for
+each multiprocessor.  The model is coarse (within a third on an H200), so the best few are timed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .triton_tiling import Card
 
@@ -31,64 +31,57 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a product (hints for symbolic ones), bytes of an element of its factors, and extra bytes that its
-    epilogue moves for an element of the result."""
+    """Sizes of a product (hints for symbolic ones), and bytes of an element of its factors."""
 
     batch: int
     m: int
     n: int
     k: int
     itemsize: int
-    epilogue: int = 0
 
 
-EFFICIENCY = {
-    (256, 128): 0.75,
-    (128, 256): 0.8,
-    (128, 128): 0.72,
-    (128, 64): 0.55,
-    (64, 128): 0.55,
-    (64, 256): 0.6,
-    (256, 64): 0.55,
-    (64, 64): 0.38,
-    (32, 64): 0.2,
-    (64, 32): 0.2,
-    (16, 64): 0.1,
-    (16, 128): 0.15,
-    (32, 128): 0.25,
+FORMS: dict[Tile, float] = {
+    Tile(128, 256, 64, 8, 4, persistent=True, descriptors=True, slices=4): 0.8,
+    Tile(128, 128, 64, 8, 3, persistent=True, descriptors=True, slices=4, resident=2): 0.78,
+    Tile(128, 128, 64, 4, 3, persistent=True, descriptors=True, slices=4, resident=2): 0.76,
+    Tile(256, 128, 64, 8, 4, persistent=True, descriptors=True, slices=4): 0.74,
+    Tile(128, 256, 64, 8, 4, slices=4): 0.73,
+    Tile(128, 128, 64, 8, 3, slices=2, resident=2): 0.7,
+    Tile(128, 128, 64, 4, 3, slices=4, resident=2): 0.7,
+    Tile(64, 128, 64, 4, 4, slices=2, resident=2): 0.6,
+    Tile(128, 64, 64, 4, 4, slices=2, resident=2): 0.58,
+    Tile(64, 64, 64, 4, 4, resident=4): 0.4,
+    Tile(64, 64, 64, 4, 4, persistent=True, descriptors=True, resident=4): 0.38,
+    Tile(64, 32, 64, 4, 4, resident=4): 0.25,
+    Tile(32, 64, 64, 4, 4, resident=4): 0.25,
+    Tile(16, 128, 64, 4, 4, resident=4): 0.2,
+    Tile(16, 64, 128, 4, 3, resident=4): 0.15,
 }
-"""The share of its tensor cores' rate that one multiprocessor reaches with such tiles (bf16, H200)."""
+"""Tilings, and the share of the tensor cores' rate that an H200 full of them reaches (bf16)."""
 
 
-def warps_of(m: int, n: int) -> int:
-    return 8 if m * n >= 128 * 256 else 4
+def cost(shape: Shape, tile: Tile, share: float, card: Card) -> float:
+    """Time of a launch, in units of one multiprocessor's rate: the rounds that it takes, each as long as the programs
+    that share a multiprocessor."""
+    tiles = shape.batch * -(-shape.m // tile.m) * -(-shape.n // tile.n)
+    rounds = -(-tiles // (card.sms * tile.resident)) * min(tile.resident, -(-tiles // card.sms))
+    return rounds * tile.m * tile.n * (shape.k + 128) / share  # the pipeline's start and the epilogue: two steps
 
 
-def stages_of(m: int, n: int, k: int, itemsize: int, shared: int = 200 * 1024) -> int:
-    """As many stages as shared memory holds, up to 4."""
-    return max(2, min(4, shared // ((m + n) * k * itemsize)))
+def tiles_for(shape: Shape, card: Card, rows: int = 0) -> list[Tile]:
+    """The tilings to time, the most promising first; with ``rows``, those of so many rows."""
+    found = []
+    for form, share in FORMS.items():
+        fits = form.m < 2 * max(shape.m, 16) and form.n < 2 * max(shape.n, 16)
+        if fits and rows in (0, form.m) and not (form.descriptors and shape.batch > 1):
+            found.append((cost(shape, form, share, card), _steps(form, shape)))
+    found.sort(key=lambda c: c[0])
+    return [t for _, t in found[:MOST]]
 
 
-def rounds(shape: Shape, m: int, n: int, card: Card) -> float:
-    """Seconds in units of one multiprocessor's full rate: work of the rounds that the launch takes."""
-    tiles = shape.batch * -(-shape.m // m) * -(-shape.n // n)
-    resident = 1 if m * n >= 128 * 128 else 2
-    full = -(-tiles // (card.sms * resident)) * resident
-    work = m * n * (shape.k + 2 * 64) / EFFICIENCY[m, n]  # filling the pipeline and the epilogue cost about two steps
-    return full * work
-
-
-def tiles_for(shape: Shape, card: Card) -> list[Tile]:
-    """The tilings to time, the most promising first."""
-    k = 64 if shape.itemsize == 2 else 32
+def _steps(form: Tile, shape: Shape) -> Tile:
+    """The form with steps along k that suit the shape: the same bytes for wider elements."""
+    k = form.k * 2 // max(shape.itemsize, 2)
     while k > 16 and shape.k <= k // 2:
         k //= 2
-    ranked = sorted(EFFICIENCY, key=lambda t: rounds(shape, *t, card))
-    ranked = [t for t in ranked if t[0] < 2 * max(shape.m, 16) and t[1] < 2 * max(shape.n, 16)]
-    out = [Tile(m, n, k, warps_of(m, n), stages_of(m, n, k, shape.itemsize)) for m, n in ranked[:3]]
-    for t in out[:2]:
-        if shape.batch == 1:
-            out.append(Tile(t.m, t.n, t.k, 8 if t.m * t.n >= 128 * 128 else 4, t.stages, 8, True, True))
-    if shape.batch == 1 and (128, 256) not in ranked[:2] and shape.m >= 128 and shape.n >= 256:
-        out.append(Tile(128, 256, k, 8, stages_of(128, 256, k, shape.itemsize), 8, True, True))
-    return out[:MOST]
+    return replace(form, k=k)

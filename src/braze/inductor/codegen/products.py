@@ -15,7 +15,7 @@ import torch
 from braze.config import Config
 from braze.errors import Unsupported
 from braze.inductor.fuse import Product, plan
-from braze.inductor.loops import Extern, Kernel, Program, Reduce, canonical, flattened
+from braze.inductor.loops import Extern, Kernel, Program, Reduce, Store, canonical, flattened
 from braze.ir import to_str
 from braze.runtime.cache import content_key
 from braze.runtime.cuda import budget_of, load_later, start_kernels_cuda
@@ -129,13 +129,24 @@ class TemplateHost:
 def templates(kernel: Kernel, card: Card) -> list[Template]:
     """The product's tilings that are worth timing, those that fit it."""
     out = []
-    for tile in tiles_for(shape_of(kernel), card):
+    for tile in tiles_for(shape_of(kernel), card, tile_rows(kernel)):
         try:
             out.append(Template(tile, emit_product(kernel, tile, card)))
         except Unsupported:
             continue
     order = [t.emitted.code.signature for t in out]
     return [t for t, s in zip(out, order) if s == order[0]]
+
+
+def tile_rows(kernel: Kernel) -> int:
+    """The rows that a tile must have to make the kernel's partial sums of columns; 0: any."""
+    rows, n = kernel.x[-2].size, kernel.x[-1].size
+    for i in kernel.body:
+        if isinstance(i, Store) and i.mode == "sum":
+            partial = i.buffer.type.numel
+            assert isinstance(rows, int)
+            return int(hint(rows * n) // hint(partial))
+    return 0
 
 
 def shape_of(kernel: Kernel) -> Shape:

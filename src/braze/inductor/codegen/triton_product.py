@@ -25,13 +25,13 @@ from dataclasses import replace
 import torch
 
 from braze.errors import Unsupported
-from braze.ir import Expr, IntLike, Symbol, coefficient, symbols
+from braze.ir import Expr, IntLike, Symbol, coefficient, substitute, symbols
 from braze.runtime.cuda_kernel import GridDim, Launch
 
 from ..loops.canonical import flattened
 from ..loops.ir import Compute, Const, Instr, Kernel, Load, Reduce, Store, Value, operands
 from .product_tiles import Tile
-from .triton_emit import Dims, Emitted, _Emitter
+from .triton_emit import Dims, Emitted, _Emitter, _group
 from .triton_layout import Layout, analyse, nbytes
 from .triton_tiling import Card, Dim, Tiling
 
@@ -239,6 +239,26 @@ class _Product(_Emitter):
         """No barrier before them: what a product writes is fresh memory (``fuse.contract``)."""
         for s in stores:
             self.store(s)
+
+    def store(self, i: Store) -> None:
+        if i.mode == "sum":
+            self._store_sum(i)
+        else:
+            super().store(i)
+
+    def _store_sum(self, i: Store) -> None:
+        """The sums of a tile's columns, which make one row of the result. Unsupported where the tile has other rows
+        than the sums want."""
+        e, m = self.flat[i], self.m.flat
+        first, last, after = (substitute(e, {m: n}) for n in (0, self.tile.m - 1, self.tile.m))
+        if first != last or first == after or "m" in self.masked:
+            raise Unsupported("a tile's rows are not those of a partial sum")
+        atoms, self.atoms = self.atoms, {}
+        text, dims = self.index(e, {m: ("moffset", frozenset())})
+        self.atoms = atoms
+        value = self.full(self.use(i.value), self.dim(i.value), frozenset("mn"))
+        mask = self.mask(dims)
+        self.line(f"tl.store({self.pointer[i.buffer]} + {_group(text)}, tl.sum({value}, 0){mask and f', mask={mask}'})")
 
     # ---- TMA ----
 

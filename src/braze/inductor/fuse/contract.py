@@ -40,6 +40,7 @@ from braze.inductor.loops import (
     Store,
     Strided,
     Value,
+    allocated,
     interpret_program,
     operands,
 )
@@ -53,6 +54,7 @@ from .ops import hint, nbytes
 from .overwrite import candidates
 from .prologue import Prologue, find_prologue
 from .schedule import order, writes_of
+from .tall import rechunked
 from .traits import CYCLE, DIFFERENT_DEVICE, DIFFERENT_DOMAIN, OTHER_POINT, Reason
 
 SHAPES = {
@@ -68,7 +70,6 @@ LEAST = 16  # of each of a product's sizes: the smallest block that tensor cores
 SLICED = 2 << 20  # bytes of a product for which a kernel of many stores is divided; less gains less than a launch
 
 NO_USER = Reason("no kernel reads the product")
-REDUCES = Reason("the kernel that reads the product reduces, so it needs whole rows")
 WRITES_INPUT = Reason("the kernel that reads the product updates an input in place")
 SCATTERS = Reason("the kernel that reads the product scatters")
 TOO_SMALL = Reason(f"the product has a size below {LEAST}")
@@ -117,15 +118,17 @@ def contract(program: Program, log: Log | None = None) -> Program:
         steps.replace(at, [_product(call, parts)] + ([parts.rest] if parts.rest else []))
         for gone in [*[p.kernel for p in parts.prologues.values()], *([] if at is call else [call])]:
             steps.replace(gone, [])
+        for before, after in parts.folds:
+            steps.replace(before, [after])
     done = order([(n, s) for s, n in steps.positions()])
-    made = {b for s in done for b in writes_of(s)}
-    return replace(program, steps=done, buffers=[b for b in program.buffers if b in made])
+    return replace(program, steps=done, buffers=allocated(done))
 
 
 @dataclass(eq=False)
 class _Parts:
     """What joins a product: a kernel that reads it (of which ``part`` joins and ``rest`` stays, with ``env`` for its
-    axes), and by argument what makes its factors. ``keep``: the product itself is wanted, too."""
+    axes), and by argument what makes its factors. ``keep``: the product itself is wanted, too; ``folds``: kernels that
+    change because the epilogue makes other partial sums."""
 
     epilogue: Kernel | None
     part: Kernel | None
@@ -133,6 +136,7 @@ class _Parts:
     env: dict[Symbol, IntLike]
     keep: bool
     prologues: dict[int, Prologue]
+    folds: tuple[tuple[Kernel, Kernel], ...] = ()
 
 
 def _parts(call: Extern, steps: Steps, updated: set[Buffer]) -> _Parts | Reason:
@@ -144,11 +148,9 @@ def _parts(call: Extern, steps: Steps, updated: set[Buffer]) -> _Parts | Reason:
     parts = _Parts(None, None, None, {}, True, {})
     first: Reason = NO_USER
     for kernel in [s for s in readers if isinstance(s, Kernel)]:
-        dependent = _dependent(kernel, out) if nbytes(out) >= SLICED else set(kernel.body)
-        part, rest = sliced(kernel, dependent)
-        found = _legal(call, part, steps, kernel, updated)
+        found = _epilogue(kernel, call, steps, updated)
         if not isinstance(found, Reason):
-            parts = _Parts(kernel, part, rest, found, out in steps.handed or len(readers) > 1, {})
+            parts = found
             break
         first = found if first is NO_USER else first
     for k, place in zip(SHAPES[call.target][1:], _factor_places(call)):
@@ -156,6 +158,26 @@ def _parts(call: Extern, steps: Steps, updated: set[Buffer]) -> _Parts | Reason:
         if isinstance(found_prologue, Prologue) and found_prologue.kernel is not parts.epilogue:
             parts.prologues[k] = found_prologue
     return parts if parts.epilogue is not None or parts.prologues else first
+
+
+def _epilogue(kernel: Kernel, call: Extern, steps: Steps, updated: set[Buffer]) -> _Parts | Reason:
+    """How the kernel joins."""
+    (out,) = call.outputs
+    assert out is not None
+    folds: tuple[tuple[Kernel, Kernel], ...] = ()
+    rest = None
+    if kernel.r:
+        cut = rechunked(kernel, out, steps)
+        if isinstance(cut, Reason):
+            return cut
+        part, folds = cut.kernel, cut.folds
+    else:
+        dependent = _dependent(kernel, out) if nbytes(out) >= SLICED else set(kernel.body)
+        part, rest = sliced(kernel, dependent)
+    env = _legal(call, part, steps, kernel, updated)
+    if isinstance(env, Reason):
+        return env
+    return _Parts(kernel, part, rest, env, out in steps.handed or len(steps.readers(out)) > 1, {}, folds)
 
 
 def _multipliable(call: Extern) -> Reason | None:
@@ -184,8 +206,6 @@ def _legal(
     """The kernel's axes over the product's; a Reason why it is no epilogue. ``whole``: the step that it is part of."""
     out = call.outputs[0]
     assert out is not None
-    if kernel.r:
-        return REDUCES
     if kernel.device != out.type.device:
         return DIFFERENT_DEVICE
     stores = [i for i in kernel.body if isinstance(i, Store)]
@@ -193,7 +213,7 @@ def _legal(
         return SCATTERS
     if any(s.buffer in updated for s in stores):
         return WRITES_INPUT
-    if any(len(steps.writers(b)) > 1 for b in kernel.writes):
+    if any(len(steps.writers(b)) > 1 for b in whole.writes):
         return SCATTERS
     if set(kernel.writes) & set(kernel.reads):
         return WRITES_INPUT
@@ -206,7 +226,7 @@ def _domain(kernel: Kernel, out: Buffer) -> dict[Symbol, IntLike] | Reason:
     loads = [i for i in kernel.body if isinstance(i, Load) and i.buffer is out]
     if any(i.mask is not None or i.indirect or i.index != loads[0].index for i in loads):
         return OTHER_POINT
-    sizes = {a.index: a.size for a in kernel.x}
+    sizes = {a.index: a.size for a in kernel.x + kernel.r}
     known = {axis.index: axis.size for axis in _axes(out)}
     env = match(loads[0].index, _place(out), sizes)
     if env is None and out.type.is_contiguous:  # rows of the one need not be rows of the other
@@ -299,12 +319,15 @@ def _moved(b: Body, i: Any, out: Buffer, value: Value, env: dict[Symbol, IntLike
             return args[0]
         exact = [b.convert(v, a.dtype) if i.fn != "convert" else v for a, v in zip(i.args, args)]
         return b.add(Compute(i.fn, tuple(exact), i.dtype, i.attrs))
+    if isinstance(i, Reduce):  # of a tile's rows: where it is stored, all of them add
+        return new[i.value]
     if isinstance(i, Index):
         return b.add(Index(substitute(i.expr, env), i.dtype))
     if isinstance(i, Store):
         bound = tuple([(s, new[v]) for s, v in i.indirect])
         stored = b.convert(new[i.value], i.buffer.type.dtype)
-        return b.add(Store(i.buffer, remap(i.index, env), stored, i.mode, bound, i.mask and new[i.mask]))
+        mode = "sum" if isinstance(i.value, Reduce) else i.mode
+        return b.add(Store(i.buffer, remap(i.index, env), stored, mode, bound, i.mask and new[i.mask]))
     return b.add(i)
 
 
