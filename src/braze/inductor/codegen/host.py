@@ -19,6 +19,7 @@ from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
 from braze.runtime.host import NAMES
 
 from .externs import binding_of
+from .llvm_depthwise import Depthwise, depthwise_gradient
 from .llvm_group import group_arguments, group_key
 from .stages import Stage, touched
 
@@ -217,7 +218,25 @@ class HostWriter:
         self.emit(f"{name}({', '.join([*map(self.name, buffers), *map(str, points)])})  # {note}")
         return len(self.lines)
 
+    def _depthwise(self, e: Extern, d: Depthwise) -> int:
+        """A weight gradient by its own kernel; what else the call gives by the vendor's."""
+        *args, mask = e.args
+        rest = (e.outputs[0], None, e.outputs[2])
+        if any(rest):
+            self._vendor(Extern(e.target, (*args, [mask[0], False, mask[2]]), e.kwargs, rest, e.origin))
+        out = e.outputs[1]
+        assert out is not None
+        self._allocate(out)
+        key, source = d.source()
+        name = self.kernels.get(key) or self.kernels.setdefault(key, self.unique(source.name))
+        self.emit(f"{name}({', '.join([self.view(d.g), self.view(d.x), self.name(out), *map(str, d.sizes)])})")
+        return len(self.lines)
+
     def _extern(self, e: Extern) -> int:
+        d = depthwise_gradient(e)
+        return self._vendor(e) if d is None else self._depthwise(e, d)
+
+    def _vendor(self, e: Extern) -> int:
         target, spelling, trusted = binding_of(e)
         if spelling is None:
             spelling = self.object(target, getattr(e.target, "__name__", "extern").replace(".", "_"))

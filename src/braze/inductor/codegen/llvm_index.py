@@ -259,7 +259,7 @@ def load(b: Builder, i: Load, at: Place, lanes: Lanes, mask: V | None, vector: b
         raw = b.let(elem, lanes.count, f"load {t}, {at.base.typed}, align {align}")
     elif at.step == 1:
         assert mask is not None
-        raw = _masked_load(b, elem, at.base, align, mask, b.splat(other, lanes.count))
+        raw = masked_load(b, elem, at.base, align, mask, b.splat(other, lanes.count))
     elif at.step == -1:
         raw = _reversed_load(b, elem, at.base, align, lanes.count, mask, other)
     elif at.step is not None and mask is None:
@@ -297,7 +297,8 @@ def _suffix(elem: str) -> str:
     return {"float": "f32", "double": "f64", "half": "f16"}.get(elem, elem)
 
 
-def _masked_load(b: Builder, elem: str, base: V, align: int, mask: V, other: V) -> V:
+def masked_load(b: Builder, elem: str, base: V, align: int, mask: V, other: V) -> V:
+    """Neighbouring elements where the mask holds, ``other`` elsewhere; memory there is not touched."""
     n = mask.lanes
     name, t = f"llvm.masked.load.v{n}{_suffix(elem)}.p0", vec_type(elem, n)
     if b.version >= 22:
@@ -338,7 +339,7 @@ def row_load(b: Builder, i: Load, base: V, distance: V, count: int, mask: V | No
     elem, align = memory_elem(i.dtype), i.dtype.itemsize
     p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, {distance.typed}")
     if mask is not None:
-        return _masked_load(b, elem, p, align, mask, b.splat(b.const(elem, 0), count))
+        return masked_load(b, elem, p, align, mask, b.splat(b.const(elem, 0), count))
     return b.let(elem, count, f"load <{count} x {elem}>, {p.typed}, align {align}")
 
 
@@ -354,7 +355,7 @@ def _reversed_load(b: Builder, elem: str, base: V, align: int, n: int, mask: V |
     p = b.let("ptr", 1, f"getelementptr inbounds {elem}, {base.typed}, i64 {1 - n}")
     if mask is None:
         return b.reverse(b.let(elem, n, f"load {vec_type(elem, n)}, {p.typed}, align {align}"))
-    return b.reverse(_masked_load(b, elem, p, align, b.reverse(b.splat(mask, n)), b.splat(other, n)))
+    return b.reverse(masked_load(b, elem, p, align, b.reverse(b.splat(mask, n)), b.splat(other, n)))
 
 
 def _strided_load(b: Builder, elem: str, base: V, step: int, align: int, n: int) -> V:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from braze.config import Config
-from braze.inductor.loops import Buffer, Kernel, Program, canonical
+from braze.inductor.loops import Buffer, Extern, Kernel, Program, canonical
 from braze.ir import to_str
 from braze.runtime import host
 from braze.runtime.cpu import Pending, Source, prepare
@@ -20,6 +20,7 @@ from braze.runtime.cuda_kernel import TritonKernel
 from braze.runtime.resident import let_go_of_compiler
 
 from .host import HostWriter, scope
+from .llvm_depthwise import depthwise_gradient
 from .llvm_group import emit_group, group_key
 from .llvm_module import emit_source
 from .llvm_plan import program_arguments
@@ -156,6 +157,10 @@ def _start_cpu(program: Program, config: Config) -> dict[str, Pending]:
                 made = emit_group(kernels) if len(kernels) > 1 else emit_source(canonical(kernels[0]).kernel)
                 _EMITTED[key] = replace(made, name=kernels[0].name)
             pending[key] = prepare(_EMITTED[key], config)
+    for d in filter(None, [depthwise_gradient(s) for s in program.steps if isinstance(s, Extern)]):
+        key, source = d.source()
+        if key not in pending:
+            pending[key] = prepare(source, config)
     return pending
 
 
