@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import linecache
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +14,11 @@ import torch
 
 from .capture import frames
 from .capture.skip import wrapper_file
+from .capture.suspended import HINT, REASON, stepwise, suspends
 from .config import Config
+from .errors import Unsupported
 from .events import CompileLog
+from .ir import Loc
 from .pipeline import Pipeline, Settings
 
 MODES: dict[str, dict[str, bool]] = {
@@ -115,6 +119,9 @@ def _compile_callable(fn: Callable[..., Any], session: Any) -> Callable[..., Any
 
     session.root = getattr(target, "__code__", None)
     call = session.call
+    kind = suspends(target)
+    if kind:
+        return _compile_stepwise(fn, target, session, kind)
 
     @functools.wraps(fn)
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -122,6 +129,18 @@ def _compile_callable(fn: Callable[..., Any], session: Any) -> Callable[..., Any
             return target(*args, **kwargs)
         return call(target, *args, **kwargs)
 
+    compiled._braze_session = session  # type: ignore[attr-defined]
+    return compiled
+
+
+def _compile_stepwise(fn: Any, target: Any, session: Any, kind: str) -> Callable[..., Any]:
+    """A coroutine function or a generator function: what it calls is compiled."""
+    code = session.root
+    where = Loc(code.co_filename, code.co_firstlineno, linecache.getline(code.co_filename, code.co_firstlineno).strip())
+    if session.pipeline.settings.fullgraph:
+        raise Unsupported(f"fullgraph=True, but the program is {kind}", where, HINT)
+    session.log.add_break(REASON.format(kind), where, HINT)
+    compiled = stepwise(fn, target, session.call)
     compiled._braze_session = session  # type: ignore[attr-defined]
     return compiled
 

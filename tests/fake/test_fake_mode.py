@@ -206,3 +206,36 @@ def test_optimizer_step() -> None:
         opt.step()
     assert seen.count("_foreach_add_") >= 2 and "_foreach_mul_" in seen
     assert opt.state[p[0]]["momentum_buffer"].shape == (3, 4)
+
+
+def _index_errors() -> dict[str, Any]:
+    floats, shorts = torch.tensor([0.0, 1.0]), torch.tensor([0, 1], dtype=torch.int16)
+    return {
+        "item": lambda x: x[floats],
+        "item of shorts": lambda x: x[shorts],
+        "set": lambda x: x.clone().index_put_((floats,), torch.tensor(1.0)),
+        "index_select": lambda x: x.index_select(0, shorts),
+        "gather": lambda x: x.gather(0, floats[None]),
+        "scatter_add": lambda x: x.scatter_add(0, floats[None], x[:1, :2]),
+        "embedding": lambda x: torch.nn.functional.embedding(shorts, x),
+        "index_add": lambda x: x.index_add(0, floats, x[:2]),
+        "index_fill": lambda x: x.index_fill(0, floats, 1.0),
+        "index_copy": lambda x: x.index_copy(0, floats, x[:2]),
+        "take": lambda x: x.take(floats),
+        "nll_loss": lambda x: torch.nn.functional.nll_loss(x[:2], shorts),
+        "masked_fill": lambda x: x.masked_fill(x, 1.0),
+        "where": lambda x: torch.where(x, x, x),
+        "topk": lambda x: x.topk(9),
+        "kthvalue": lambda x: x.kthvalue(9),
+    }
+
+
+@pytest.mark.parametrize("name", _index_errors())
+def test_wrong_indices_are_refused_where_eager_refuses_them(name: str) -> None:
+    f = _index_errors()[name]
+    x = torch.arange(12.0).reshape(3, 4)
+    with pytest.raises(Exception) as eager:
+        f(x)
+    with FakeMode(lift=fake_like) as mode, pytest.raises(type(eager.value)) as traced:
+        f(mode.lift(x) if mode.lift is not None else x)
+    assert str(traced.value) == str(eager.value)

@@ -37,6 +37,19 @@ for _kind, _names in _TRIED.items():
     for _name in _names.split():
         _KINDS[_name] = _KINDS.get(_name, frozenset()) | {_kind}
 
+_INDICES = (torch.int64, torch.int32, torch.bool, torch.uint8)
+_WIDE, _MASK, _LONG = (torch.int64, torch.int32), (torch.bool,), (torch.int64,)
+# operands that take few dtypes: (names of the arguments, the dtypes that need no trial)
+_CHOOSY: dict[str, tuple[str, tuple[torch.dtype, ...]]] = {
+    **dict.fromkeys("index _unsafe_index index_put _unsafe_index_put _index_put_impl".split(), ("indices", _INDICES)),
+    **dict.fromkeys("embedding".split(), ("indices", _WIDE)),
+    **dict.fromkeys("index_select gather scatter scatter_add scatter_reduce index_add".split(), ("index", _LONG)),
+    **dict.fromkeys("index_fill index_copy index_reduce take put".split(), ("index", _LONG)),
+    **dict.fromkeys("nll_loss_forward nll_loss2d_forward".split(), ("target", _LONG)),
+    **dict.fromkeys("masked_fill masked_scatter".split(), ("mask", _MASK)),
+    "where": ("condition", _MASK),
+}
+
 _NUMBERS = {bool: BOOL, float: FLOAT, complex: COMPLEX}
 
 
@@ -47,7 +60,12 @@ def trial_of(op: OpOverload) -> Callable[[Any, Any], None] | None:
     """
     namespace, _, name = op._schema.name.partition("::")
     kinds = _KINDS.get(name) or _KINDS.get(name.rstrip("_"))
-    if namespace != "aten" or kinds is None or any(a.kwarg_only and a.is_out for a in op._schema.arguments):
+    if namespace != "aten" or any(a.kwarg_only and a.is_out for a in op._schema.arguments):
+        return None
+    choosy = _CHOOSY.get(name) or _CHOOSY.get(name.rstrip("_"))
+    if choosy is not None:
+        return _choosy_trial(op, *choosy)
+    if kinds is None:
         return None
 
     operands = [i for i, a in enumerate(op._schema.arguments) if str(a.type) in ("Tensor", "number")]
@@ -55,6 +73,25 @@ def trial_of(op: OpOverload) -> Callable[[Any, Any], None] | None:
     def trial(args: Any, kwargs: Any) -> None:
         if any(i < len(args) and _kind_of(args[i]) in kinds for i in operands):
             op(*map(_small, args), **{k: _small(v) for k, v in kwargs.items()})
+
+    return trial
+
+
+def _choosy_trial(op: OpOverload, operand: str, fine: tuple[torch.dtype, ...]) -> Callable[[Any, Any], None] | None:
+    """A trial where an index or a mask has an unusual dtype. Its items are 0, which is in range everywhere."""
+    at = next((i for i, a in enumerate(op._schema.arguments) if a.name == operand), -1)
+    if at < 0:
+        return None
+
+    def trial(args: Any, kwargs: Any) -> None:
+        given = args[at] if at < len(args) else kwargs.get(operand)
+        types = [t for t in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(t, TensorType)]
+        if all(t.dtype in fine for t in types):
+            return
+        small = [_small(a) for a in args]
+        if at < len(args):
+            small[at] = [_zeros(t) for t in given] if isinstance(given, (list, tuple)) else _zeros(given)
+        op(*small, **{k: _small(v) for k, v in kwargs.items()})
 
     return trial
 
@@ -74,6 +111,10 @@ def _small(a: Any) -> Any:
         return a
     sizes = [n if type(n) is int and n < 2 else 2 for n in a.sizes]
     return torch.ones(sizes, dtype=a.dtype, device=a.device if a.device.type != "meta" and _there(a.device) else "cpu")
+
+
+def _zeros(a: Any) -> Any:
+    return torch.zeros_like(_small(a)) if isinstance(a, TensorType) else a
 
 
 def _there(device: torch.device) -> bool:

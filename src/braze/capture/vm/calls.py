@@ -22,6 +22,7 @@ from .registry import (
     CALLS_BY_TYPE,
     CODE_HANDLERS,
     HANDLERS,
+    NAMED,
     PURE_TYPES,
     handler_of,
     is_pure,
@@ -29,7 +30,7 @@ from .registry import (
     is_torch_leaf,
     trusted_module,
 )
-from .signals import NotConst, unsupported
+from .signals import Break, NotConst, unsupported
 from .values.base import NONE, Value
 from .values.functions import MadeFunction
 from .values.generator import GeneratorValue
@@ -70,6 +71,11 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
         if not f.guarded and not f.called:
             f.called = True
             vm.guards.function(f.source, raw)
+        named = NAMED.get(raw.__name__)
+        if named is not None and named[0] == raw.__module__:
+            answer: Value | None = named[1](vm, raw, args, kwargs)
+            if answer is not None:
+                return answer
         stand_in = CODE_HANDLERS.get(raw.__code__)
         if stand_in is not None:
             out: Value = stand_in(vm, f, args, kwargs)
@@ -135,7 +141,8 @@ def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value])
     frame = Frame(vm, vm.decode(code), f, slots)
     if code.co_flags & _GENERATOR:
         if frame.serial in vm.plan.real_generators:
-            unsupported(f"the generator {code.co_name}(), which is dropped before it is done and then cleans up")
+            what = f"the generator {code.co_name}(), which is dropped before it is done and then cleans up"
+            raise Break(what, "close it in the compiled function, or loop to its end", whole=True)
         out = GeneratorValue(frame, f, args, kwargs)
         vm.generators.append(out)
         return out

@@ -19,7 +19,7 @@ from braze.ir.decisions import settle
 
 from .rebuild import OUTPUTS, Rebuilder
 from .record import unflagged
-from .signals import Restart, Unfinished
+from .signals import Restart, Unfinished, unsupported
 from .tracer import Tracer
 from .values.base import Value
 
@@ -77,8 +77,11 @@ class Writer:
         with FakeMode(lift=fake_like, decide=vm.sizes):  # arithmetic that was put off becomes calls of the graph
             left = rb.collect([*roots, *contents])
         for g in vm.generators:
-            if g not in left and g.cleans_up():
-                raise Unfinished(g.frame.serial)
+            if g.cleans_up():
+                if g not in left:
+                    raise Unfinished(g.frame.serial)
+                if vm.stopped:  # after a break somebody else would hold it, too, where its loop drops it
+                    unsupported(f"the generator {g.frame.code.code.co_name}(), which cleans up when its loop ends")
         if any(v.grad is None and v.node(vm) in rb.outputs for v in vm.retained):
             vm.plan.refused.add("retain_grad")  # a later backward sets its .grad
             raise Restart

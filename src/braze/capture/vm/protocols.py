@@ -158,6 +158,9 @@ def internal_key(vm: Tracer, raw: Any, source: Source | None, index: int) -> Has
 def as_index(vm: Tracer, key: Value) -> Any:
     """An int or slice for a list or tuple; TypeError in the program for anything else."""
     if isinstance(key, TensorValue):
+        known = vm.known_number(key)
+        if known is not None:
+            return operator.index(known.raw)
         unsupported("indexing a Python list with a tensor", "use .item() outside of the compiled function")
     if isinstance(key, SliceValue):
         return key.as_const(vm)

@@ -14,6 +14,7 @@ from braze.ir import Node, TensorType
 
 from .calls import name_of
 from .floats import holds_float, record_float, widened
+from .known import with_numbers
 from .signals import Break, NotConst, unsupported
 from .values.base import NONE, Const, Value
 from .values.floats import FloatValue
@@ -76,6 +77,9 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
     try:
         out = target(*[p[1] for p in low], **{k: p[1] for k, p in named.items()})
     except DataDependent as e:
+        new = [with_numbers(vm, a) for a in args]
+        if any(a is not b for a, b in zip(args, new)):
+            return record(vm, target, new, kwargs)
         unsupported(
             f"{name_of(target)}: {e.what}",
             "keep the shape (torch.where, a mask to multiply by), or move it out of the compiled function",

@@ -36,6 +36,7 @@ GETSETS: dict[Any, Callable[[Tracer, Value], Value]] = {}
 FUNCTION_FIELDS: dict[str, Callable[[Tracer, Value], Value]] = {}  # fields of Python functions, by name
 CALLS_BY_TYPE: dict[type, Any] = {}  # class of a callable -> ``handler(vm, callable, args, kwargs)``
 CODE_HANDLERS: dict[CodeType, Any] = {}  # code of a closure -> ``handler(vm, function, args, kwargs)``
+NAMED: dict[str, tuple[str, Any]] = {}  # name of a package's function -> (its module, ``handler(vm, function, …)``)
 PURE: set[Any] = set()
 BREAKS: dict[Any, tuple[str, str]] = {}  # callable -> (reason, hint)
 

@@ -15,7 +15,18 @@ from braze.capture.sizes import FrameSizes, SizeInput, SizePolicy
 from braze.capture.source import FrameSources, Source
 from braze.ir import Expr, Graph, Loc, TensorType
 
-from . import attributes, calls, exceptions, handlers, instr_build, instr_control, instr_load, operators, protocols
+from . import (
+    attributes,
+    calls,
+    exceptions,
+    handlers,
+    instr_build,
+    instr_control,
+    instr_load,
+    known,
+    operators,
+    protocols,
+)
 from . import record as recording
 from . import wrap as wrapping
 from .decode import decode
@@ -145,6 +156,7 @@ class Tracer:
     known_value = wrapping.known_value
     remember_value = wrapping.remember_value
     record = recording.record
+    known_number = known.known_number
     add_input = recording.add_input
     add_float = recording.add_float
     tensor_get = recording.tensor_get

@@ -108,6 +108,8 @@ def _mixed(tensors: list[TensorType]) -> tuple[Any, Any]:
 
 def device_of(tensors: list[TensorType]) -> torch.device:
     """The common device: 0-d CPU tensors do not count beside others. RuntimeError when two devices meet."""
+    if not tensors:  # an operator of two Python numbers: torch.div(7, 2)
+        return torch.device("cpu")
     home = tensors[0].device
     for t in tensors:
         d = t.device

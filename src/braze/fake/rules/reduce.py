@@ -9,6 +9,7 @@ import torch
 
 from ...ir import IntLike, TensorType
 from ..promote import to_float, to_real
+from ..questions import fits
 from ..registry import register, rule
 from ..result import dim_of, dims_of, fresh
 from .pointwise import pointwise
@@ -188,11 +189,13 @@ def segment_reduce_backward(g: TensorType, out: TensorType, x: TensorType, *rest
 @rule("topk")
 def topk(x: TensorType, k: IntLike, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     d = dim_of(dim, x.rank)
+    fits(k, x.sizes[d] if x.rank else 1, "selected index k out of range")
     n = (*x.sizes[:d], k, *x.sizes[d + 1 :]) if x.rank else ()
     return fresh(x, n), fresh(x, n, _I64)
 
 
 @rule("kthvalue")
 def kthvalue(x: TensorType, k: IntLike, dim: int = -1, keepdim: bool = False) -> Any:
-    n = reduced(x, dim, keepdim)
+    n, d = reduced(x, dim, keepdim), dim_of(dim, x.rank)
+    fits(k, x.sizes[d] if x.rank else 1, f"kthvalue(): selected number k out of range for dimension {d}")
     return fresh(x, n), fresh(x, n, _I64)

@@ -440,6 +440,9 @@ def bool_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _number(cls: type, method: str) -> Any:
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
+            known = vm.known_number(args[0])
+            if known is not None:
+                return vm.fold(cls, [known, *args[1:]], kwargs)
             found = number_of(vm, args[0], whole=True) if cls is float else None
             if found is not None:
                 return found

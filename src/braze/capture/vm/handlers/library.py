@@ -326,7 +326,10 @@ def copy_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(v, TupleValue):
         return v
     if isinstance(v, DictValue):
-        return DictValue(dict(v.items(vm)), v.cls)
+        same = DictValue(dict(v.items(vm)), v.cls)
+        same.factory = v.factory
+        _copy_attributes(vm, v, same, lambda x: x)
+        return same
     if isinstance(v, SetValue):
         return SetValue(v.keys(vm), v.cls)
     if isinstance(v, ObjectValue) and v.payload is None and find(vm, v.cls, "__copy__") is None and not v.slots:
@@ -359,6 +362,7 @@ def _deepcopy(vm: Tracer, v: Value, memo: dict[Value, Value]) -> Value:
         new.factory = v.factory
         for k, x in v.items(vm):
             new.store(vm, k, _deepcopy(vm, x, memo))
+        _copy_attributes(vm, v, new, lambda x: _deepcopy(vm, x, memo))
         return new
     if isinstance(v, SetValue):
         return SetValue(v.keys(vm), v.cls)
@@ -374,6 +378,13 @@ def _deepcopy(vm: Tracer, v: Value, memo: dict[Value, Value]) -> Value:
                 mine.store(vm, k, _deepcopy(vm, x, memo))
             return obj
     unsupported(f"copy.deepcopy() of a {v.pytype(vm).__name__}", "copy outside of the compiled function")
+
+
+def _copy_attributes(vm: Tracer, old: Value, new: Value, copied: Any) -> None:
+    """Of an OrderedDict (a state_dict's ``_metadata``)."""
+    theirs, mine = old.own_attrs(vm), new.own_attrs(vm)
+    for k, x in theirs.items(vm) if theirs is not None else ():
+        mine.store(vm, k, copied(x))
 
 
 def _count(mapping: Any, iterable: Any) -> None:

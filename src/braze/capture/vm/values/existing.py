@@ -40,7 +40,7 @@ def _leaf(it: Any, k: int) -> Any:
     """The k-th item to come, or END."""
     seq, at = _state(it)
     base = next(c for c in _PLAIN if isinstance(seq, c))
-    return base.__getitem__(seq, at + k) if at + k < base.__len__(seq) else END  # type: ignore[attr-defined]
+    return base.__getitem__(seq, at + k) if at + k < base.__len__(seq) else END
 
 
 def _inner(it: Any, path: tuple[int, ...]) -> Any:

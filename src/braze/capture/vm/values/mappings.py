@@ -47,7 +47,7 @@ class DictValue(Value):
     original keys that were removed at some time, ``written`` the keys that were set.
     """
 
-    __slots__ = ("known", "raw", "cls", "complete", "deleted", "written", "factory")
+    __slots__ = ("known", "raw", "cls", "complete", "deleted", "written", "factory", "attrs")
 
     def __init__(
         self,
@@ -63,12 +63,22 @@ class DictValue(Value):
         self.deleted: dict[Hashable, None] = {}
         self.written: dict[Hashable, None] = {}
         self.factory: Value | None = None  # of a defaultdict
+        self.attrs: DictValue | None = None  # the ``__dict__`` of an OrderedDict
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.known}{'' if self.complete else ', …'})"
 
     def pytype(self, vm: Tracer) -> type:
         return self.cls
+
+    def own_attrs(self, vm: Tracer) -> DictValue | None:
+        if self.attrs is None and self.cls is OrderedDict:
+            if self.raw is None:
+                self.attrs = DictValue()
+            else:
+                assert self.source is not None
+                self.attrs = InstanceDict(self, self.raw.__dict__, self.source.attr("__dict__"))
+        return self.attrs
 
     def holds_tensor(self) -> bool:
         known = any(x.holds_tensor() for x in self.known.values())
@@ -255,11 +265,14 @@ class DictValue(Value):
         if self.raw is not None:
             return [x for k in self.written for x in (vm.key_value(k), self.known[k])]
         out = [x for k, v in self.known.items() for x in (vm.key_value(k), v)]
+        out += self.attrs.parts(vm) if self.attrs is not None else []
         return out + [self.factory] if self.factory is not None else out
 
     def rebuild(self, rb: Rebuilder) -> None:
         rb.remember(self, lambda: rb.call(self.cls, [self.factory] if self.factory is not None else []))
         self.fill(rb, self)
+        for name, value in self.attrs.known.items() if self.attrs is not None else ():
+            rb.later(lambda k=str(name), v=value: rb.set_instance_attr(self, k, v))  # type: ignore[misc]
 
     def fill(self, rb: Rebuilder, target: Value) -> None:
         """Emit, for later, the entries of this fresh dict into the rebuilt ``target``."""

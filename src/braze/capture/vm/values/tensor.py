@@ -69,6 +69,9 @@ class TensorValue(Value):
         return self.cls
 
     def truth(self, vm: Tracer) -> bool:
+        known = vm.known_number(self)
+        if known is not None:
+            return bool(known.raw)
         unsupported(
             "a branch on the value of a tensor",
             "compute both sides and select with torch.where, or move the decision out of the compiled function",
