@@ -128,6 +128,9 @@ def test_lbfgs_breaks_and_is_right() -> None:
         torch.testing.assert_close(fast(x, y), slow(x, y))
     for p, q in zip(models[0].parameters(), models[1].parameters()):
         torch.testing.assert_close(p, q)
+    log = log_of(fast)
+    assert log is not None and "searches by the values of the loss" in " ".join(str(b) for b in log.breaks)
+    assert len(log.graphs) <= 4  # the closure's parts; nothing of the search
 
 
 def compare(make: Callable[[nn.Module], Callable[..., Any]], steps: int = 3, backend: str = "aot_eager") -> Any:

@@ -150,7 +150,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="do again what has a result")
     parser.add_argument("--redo", nargs="+", default=[], help="do again what had one of these outcomes, e.g. wrong")
     parser.add_argument(
-        "--report", type=Path, help="file of the table (default docs/coverage.md, if all was asked for)"
+        "--report", type=Path, help="file of the table (default docs/coverage[_modules].md, if all was asked for)"
     )
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -179,10 +179,9 @@ def main(argv: list[str]) -> int:
             path.unlink()
     run(tasks, args.folder, args)
     results = load(tasks, args.folder)
-    whole = (
-        not args.ops and not args.modules and set(args.dtypes) == set(DTYPES) and set(args.variants) == set(VARIANTS)
-    )
-    report = args.report or (ROOT / "docs" / "coverage.md" if whole else None)
+    whole = not args.ops and set(args.dtypes) == set(DTYPES) and set(args.variants) == set(VARIANTS)
+    name = "coverage_modules.md" if args.modules else "coverage.md"
+    report = args.report or (ROOT / "docs" / name if whole else None)
     if report is not None:
         make = coverage_table.modules_page if args.modules else coverage_table.page
         report.write_text(make(results, args.samples))

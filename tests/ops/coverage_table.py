@@ -61,6 +61,7 @@ def page(results: list[dict[str, Any]], limit: int = 0) -> str:
         f"in {', '.join(dict.fromkeys(r['dtype'] for r in results))},",
         f"on the CPU, torch {torch.__version__}, compiled with `braze.compile` and compared with eager:",
         "outputs, gradients, inputs after the call, types, layouts, and which outputs share memory with what.",
+        "[Modules and optimizers](coverage_modules.md) have a page of their own.",
         "",
         summary(results),
         "",
@@ -99,8 +100,8 @@ def modules_page(results: list[dict[str, Any]], limit: int = 0) -> str:
     lines = [
         "# Modules and optimizers",
         "",
-        "Written by `scripts/coverage --modules --report docs/coverage_modules.md`; do not edit. Every entry of",
-        "torch's `module_db` (forward, gradients and buffers, in train and eval mode) and `optim_db` (five steps),",
+        "Written by `scripts/coverage --modules`; do not edit. Every entry of torch's `module_db` (forward, gradients",
+        "and buffers, in train and eval mode) and `optim_db` (five steps),",
         f"{which}, on the CPU, torch {torch.__version__}, against eager. The words are those of",
         "[the operators' page](coverage.md).",
         "",

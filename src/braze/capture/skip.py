@@ -45,6 +45,8 @@ def skipped_file(filename: str) -> bool:
         return filename.startswith(_PSEUDO_FILES)
     path = os.path.realpath(filename)
     if path.startswith(_kept()):
+        if path.startswith(_eager_optimizers()):
+            return True
         return path.endswith(f"{os.sep}nn{os.sep}modules{os.sep}module.py")
     installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
     return path.startswith(_machinery()) or (path.startswith(_standard()) and not installed)
@@ -55,13 +57,21 @@ def _wrappers() -> tuple[str, ...]:
     root = Path(torch.__file__).parent
     parts = ("nn/parallel", "distributed/fsdp", "distributed/_composable", "distributed/tensor")
     transforms = tuple(os.path.realpath(root / "_functorch" / f) for f in ("apis.py", "eager_transforms.py", "vmap.py"))
-    return (*(_folder(root / p) for p in parts), *transforms)
+    return (*(_folder(root / p) for p in parts), *transforms, *_eager_optimizers())
+
+
+@functools.cache
+def _eager_optimizers() -> tuple[str, ...]:
+    """Optimizers that branch on the loss, which they ask for again and again, or that work on sparse gradients."""
+    root = Path(torch.__file__).parent / "optim"
+    return tuple(os.path.realpath(root / name) for name in ("lbfgs.py", "sparse_adam.py", "_functional.py"))
 
 
 @functools.lru_cache(maxsize=4096)
 def wrapper_file(filename: str) -> bool:
     """Whether this is code of DDP, FSDP or DTensor, which runs collectives and changes its own state around the user's
-    modules, or of a transform of ``torch.func``. It stays Python; the frames that DDP's kind calls are captured."""
+    modules, of a transform of ``torch.func``, or of an optimizer that stays eager. It stays Python; the frames that
+    DDP's kind calls are captured."""
     return not filename.startswith("<") and os.path.realpath(filename).startswith(_wrappers())
 
 

@@ -116,6 +116,17 @@ def marked_call(vm: Tracer, f: FunctionValue, args: list[Value], kwargs: dict[st
     return None
 
 
+_WRAPPERS = {
+    "_functorch": (", a transform of torch.func", "apply it to the compiled function, outside"),
+    "lbfgs": (", which searches by the values of the loss", "compile the model that its closure calls"),
+    "optim": (", on sparse gradients", "compile the model and call step() outside"),
+    "": (
+        " of torch.distributed, which runs collectives",
+        "compile the modules below it: braze.compile(block), before or after fully_shard(block)",
+    ),
+}
+
+
 @passes_result
 def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Interpret the function's code in a frame of its own."""
@@ -125,14 +136,8 @@ def inline(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, Value])
         if not trusted_module(f.function().__module__):
             vm.guards.code(f.address(vm), f.function())
     if wrapper_file(code.co_filename):
-        if "_functorch" in code.co_filename:
-            unsupported(
-                f"{code.co_qualname}(), a transform of torch.func", "apply it to the compiled function, outside"
-            )
-        unsupported(
-            f"{code.co_qualname}() of torch.distributed, which runs collectives",
-            "compile the modules below it: braze.compile(block), before or after fully_shard(block)",
-        )
+        what, hint = next(text for part, text in _WRAPPERS.items() if part in code.co_filename)
+        unsupported(f"{code.co_qualname}(){what}", hint)
     if code.co_flags & _ASYNC:
         unsupported(f"the coroutine {code.co_name}")
     if len(vm.frames) >= MAX_DEPTH:
