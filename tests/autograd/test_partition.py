@@ -89,6 +89,20 @@ def test_residual_stream_is_saved_not_chained():
     assert len(adds) == 4  # the gradients' own
 
 
+def test_what_a_norm_at_the_end_of_a_layer_reads_is_saved_in_place_of_what_it_is_made_of():
+    def fn(x, *ws):
+        for a, b in zip(ws[::2], ws[1::2]):
+            x = F.layer_norm(x + x @ a, (64,))
+            x = F.layer_norm(x + F.gelu(x @ b), (64,))
+        return x.sum()
+
+    aot = split(fn, t(256, 64), *[t(64, 64) for _ in range(4)])
+    pairs = zip(aot.backward.inputs, aot.signature.saved)
+    large = [n.name for n, r in pairs if r.kind == "extra" and n.val.numel == 256 * 64]
+    assert large == ["add", "mm_1", "add_1", "add_2", "mm_3"]  # sums, and what the gelus read
+    assert not any(n.target is aten.native_layer_norm.default for n in aot.backward.calls)
+
+
 def test_masks_are_saved_as_bytes():
     aot = split(lambda x, w: (F.dropout(x @ w, 0.1) ** 2).sum(), t(64, 64), t(64, 64))
     types = {n.val.dtype for n, r in zip(aot.backward.inputs, aot.signature.saved) if r.kind == "extra"}

@@ -112,6 +112,35 @@ def _mark_kept(plan: Plan, reads: dict[Node, list[Node]]) -> None:
             reach[n] = max(at, default=0)
             if reach[n] > depth[n]:
                 plan.kept.add(n)
+    for n in [n for n in plan.kept if plan.kinds.get(n) in _POINTWISE]:
+        source = _normalised(plan, n)
+        if source is not None:
+            plan.kept.remove(n)
+            plan.kept.add(source)
+
+
+_POINTWISE = frozenset({Kind.CHEAP, Kind.COSTLY})
+
+
+def _normalised(plan: Plan, node: Node) -> Node | None:
+    """What a norm of a sum reads, ``s`` of ``norm(a + b)``, for the norm's result: where the norm ends a layer, the sum
+    is saved instead (the backward reads it, and its statistics are small), neither ``a``, ``b`` nor the result."""
+    found: set[Node] = set()
+    todo = [node]
+    while todo:
+        for a in operands(todo.pop()):
+            if not isinstance(a.val, TensorType) or 4 * nbytes(a) < nbytes(node) or a in plan.primal_index:
+                continue
+            if any(plan.kinds[u] is Kind.REDUCE and u in plan.early for u in plan.users[a]):
+                found.add(a)
+            elif plan.kinds.get(a) in _POINTWISE and a not in plan.kept:
+                todo.append(a)
+            else:
+                return None
+    source = next(iter(found)) if len(found) == 1 else None
+    if source is None or source in plan.kept or nbytes(source) > nbytes(node):
+        return None
+    return source if plan.kinds.get(source) in _POINTWISE else None
 
 
 def _mark_stored(plan: Plan, outputs: set[Node]) -> None:
