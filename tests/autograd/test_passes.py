@@ -118,12 +118,16 @@ SIMPLIFIED = {
     "t twice": ([(aten.t.default,), (aten.t.default,)], []),
     "transpose twice": ([(aten.transpose.int, 0, 1), (aten.transpose.int, -1, -2)], []),
     "times one": ([(aten.mul.Tensor, 1), (aten.div.Tensor, 1.0), (aten.pow.Tensor_Scalar, 1)], []),
+    "zeros like": ([(aten.sin.default,), (aten.zeros_like.default, BF16)], [aten.full.default]),
+    "ones like": ([(aten.sin.default,), (aten.ones_like.default, {"dtype": torch.bool})], [aten.full.default]),
+    "new of a value": ([(aten.sin.default,), (aten.new_full.default, [3, 1], 2.5)], [aten.full.default]),
     "permute back": ([(aten.permute.default, [1, 0]), (aten.permute.default, [1, 0])], []),
 }
 KEPT = {
     "narrowing": [(aten._to_copy.default, BF16), (aten._to_copy.default, F32)],
     "clone that packs": [(aten.t.default,), (aten.clone.default, {"memory_format": torch.contiguous_format})],
     "times a half": [(aten.mul.Tensor, 0.5), (aten.pow.Tensor_Scalar, 2)],
+    "zeros like what is transposed": [(aten.t.default,), (aten.zeros_like.default,)],
     "part": [(aten.slice.Tensor, 0, 1, 9)],
     "flip twice": [(aten.flip.default, [0]), (aten.flip.default, [0])],
 }

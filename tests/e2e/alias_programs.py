@@ -184,7 +184,7 @@ def make(text: str) -> Callable[..., Any]:
     """The function, with its lines where tracebacks and code objects look for them."""
     name = f"<program {next(_count)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    scope: dict[str, Any] = {"torch": torch, "Negated": Negated, "__name__": "alias_programs"}
+    scope: dict[str, Any] = {"torch": torch, "braze": braze, "Negated": Negated, "__name__": "alias_programs"}
     exec(compile(text, name, "exec"), scope)
     made: Callable[..., Any] = scope["program"]
     return made

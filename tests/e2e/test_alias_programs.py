@@ -107,6 +107,11 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "def program(x0):\n    y = x0 * 2\n    v = y[1:]\n    y.t_()\n    v.mul_(x0[0])\n    return y, v\n",
         [2], [1], True, False, {},
     ),
+    "what is made like a tensor does not keep it": (
+        "def program(x0):\n    v = x0 + x0\n    v.scatter_(0, torch.zeros_like(v[:1], dtype=torch.int64), 2.5)\n"
+        "    braze.graph_break()\n    x0.add_(1)\n    return v,\n",
+        [0], [1], True, False, {},
+    ),
 }  # fmt: skip
 
 

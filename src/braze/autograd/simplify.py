@@ -132,6 +132,28 @@ def _neutral(value: float) -> Row:
     return row
 
 
+def _made(value: float | None) -> Row:
+    """What is made like a tensor is made of sizes: the tensor is not read, nor kept for it."""
+
+    def row(node: Node) -> Node | None:
+        t: TensorType = node.val
+        fill = node.args[-1] if value is None else value
+        if not t.is_contiguous or node.kwargs.get("pin_memory") or type(fill) not in (int, float, bool):
+            return None
+        named = {"dtype": t.dtype, "device": t.device}
+        return Node(node.name, "call", aten.full.default, (list(t.sizes), fill), named, node.val, node.loc)
+
+    return row
+
+
+_MADE = {
+    aten.zeros_like.default: _made(0),
+    aten.ones_like.default: _made(1),
+    aten.full_like.default: _made(None),
+    aten.new_zeros.default: _made(0),
+    aten.new_ones.default: _made(1),
+    aten.new_full.default: _made(None),
+}
 _RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default})
 ROWS: dict[OpOverload, Row] = {
     **{op: _view for op in _RESHAPES},
@@ -146,4 +168,5 @@ ROWS: dict[OpOverload, Row] = {
     aten.t.default: _undone,
     aten.transpose.int: _undone,
     aten.permute.default: _permute,
+    **_MADE,
 }
