@@ -102,6 +102,23 @@ def test_single_pixels_are_products() -> None:
     assert host(record, "backward").count("convolution_backward.default(") == 2
 
 
+@pytest.mark.parametrize("stride", [2, (3, 1)])
+def test_strided_pixels_are_products(stride: int | tuple[int, int]) -> None:
+    """The pixels between get no gradient."""
+
+    class Down(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.down = nn.Conv2d(5, 7, 1), nn.Conv2d(7, 9, 1, stride)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self.down(F.gelu(self.first(x))), self.down(self.first(x).exp())
+
+    record = check(Down(), torch.randn(2, 5, 7, 8))
+    assert "convolution(" not in host(record, "forward")
+    assert "convolution_backward.default(" not in host(record, "backward")
+
+
 def test_many_pixels_stay_a_convolution() -> None:
     record = check(Gated(20, 3, 1, True), torch.randn(2, 8, 24, 24))
     assert host(record, "forward").count("torch.convolution(") == 4  # all but the gate's

@@ -11,25 +11,26 @@ from braze.ir import Node, TensorType, contiguous_strides
 
 from ..builder import Builder
 from ..registry import decomposes
+from .window import pad, spread_out
 
 _aten = torch.ops.aten
 MOST_PIXELS = 512
 """Of more than these the vendor's convolution is as fast as its product."""
 
 
-def _pixels(b: Builder, x: TensorType, w: TensorType, result: TensorType, settings: Any) -> int | None:
-    """The number of pixels of a convolution that is a product over channels, else None."""
-    stride, padding, dilation, transposed, _, groups = settings
+def _is_product(b: Builder, x: TensorType, w: TensorType, result: TensorType, settings: Any) -> bool:
+    """Whether a convolution is a product over the channels of few pixels."""
+    _, padding, _, transposed, _, groups = settings
     if not b.policy.pixel_products or transposed or groups != 1 or x.rank != 4 or x.dtype is not torch.float32:
-        return None
+        return False
     sizes = (*x.sizes, *w.sizes)
     if not all(isinstance(n, int) and n > 0 for n in sizes) or tuple(w.sizes[2:]) != (1, 1):
-        return None
-    if any(n != 1 for n in stride) or any(padding):
-        return None
-    pixels: int = x.sizes[0] * x.sizes[2] * x.sizes[3]
+        return False
+    if any(padding):
+        return False
+    pixels: int = result.sizes[0] * result.sizes[2] * result.sizes[3]
     last = all(is_channels_last(t.sizes, t.strides) for t in (x, result))
-    return pixels if last and pixels <= MOST_PIXELS else None
+    return last and pixels <= MOST_PIXELS
 
 
 def _rows(b: Builder, x: Node) -> Node:
@@ -41,6 +42,21 @@ def _rows(b: Builder, x: Node) -> Node:
 def _images(b: Builder, rows: Node, like: TensorType) -> Node:
     n, c, h, w = like.sizes
     return b.permute(b.reshape(rows, (n, h, w, c)), (0, 3, 1, 2))
+
+
+def _picked(b: Builder, x: Node, stride: Any) -> Node:
+    """The pixels that a strided convolution looks at."""
+    for dim, step in zip((2, 3), stride):
+        x = b.slice(x, dim, 0, x.val.sizes[dim], step) if step != 1 else x
+    return x
+
+
+def _put_back(b: Builder, x: Node, like: TensorType, stride: Any) -> Node:
+    """Those pixels among zeros."""
+    for dim, step in zip((2, 3), stride):
+        x = spread_out(b, x, dim, step)
+        x = pad(b, x, dim, 0, like.sizes[dim] - x.val.sizes[dim])
+    return x
 
 
 def _turned(b: Builder, x: Node) -> Node:
@@ -58,22 +74,25 @@ def _product(b: Builder, left: Node, right: Node, bias: Node | None = None) -> N
 @decomposes("convolution")
 def convolution(b: Builder, x: Node, w: Node, bias: Node | None, *settings: Any) -> Any:
     """x[pixel, i] @ w[o, i].T"""
-    if _pixels(b, x.val, w.val, b.out, settings) is None:
+    if not _is_product(b, x.val, w.val, b.out, settings):
         return NotImplemented
     o, i = w.val.sizes[:2]
-    return _images(b, _product(b, _rows(b, x), _turned(b, b.reshape(w, (o, i))), bias), b.out)
+    rows = _rows(b, _picked(b, x, settings[0]))
+    return _images(b, _product(b, rows, _turned(b, b.reshape(w, (o, i))), bias), b.out)
 
 
 @decomposes("convolution_backward")
 def convolution_backward(b: Builder, g: Node, x: Node, w: Node, bias_sizes: Any, *rest: Any) -> Any:
     """g @ w for the input, g.T @ x for the weight."""
     *settings, mask = rest
-    if _pixels(b, x.val, w.val, g.val, settings) is None:
+    if not _is_product(b, x.val, w.val, g.val, settings):
         return NotImplemented
     o, i = w.val.sizes[:2]
-    gs = _rows(b, g)
+    gs, stride = _rows(b, g), settings[0]
+    few = _picked(b, x, stride)
+    back = _images(b, _product(b, gs, b.reshape(w, (o, i))), few.val) if mask[0] else None
     return (
-        _images(b, _product(b, gs, b.reshape(w, (o, i))), x.val) if mask[0] else None,
-        b.reshape(_product(b, _turned(b, gs), _rows(b, x)), w.val.sizes) if mask[1] else None,
+        _put_back(b, back, x.val, stride) if back is not None else None,
+        b.reshape(_product(b, _turned(b, gs), _rows(b, few)), w.val.sizes) if mask[1] else None,
         b.sum(g, (0, 2, 3)) if mask[2] else None,
     )
