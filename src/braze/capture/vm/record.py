@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 
     from .tracer import Tracer
 
+_REPLACED = "a use of a tensor whose .data was replaced before in the compiled function"
 _READS = {torch.Tensor.__contains__}
 
 
 def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
     """(argument in the graph, argument on fakes). NotConst for objects that a graph cannot hold."""
     if isinstance(v, TensorValue):
+        if v.sets_data is not None:
+            unsupported(_REPLACED)
         return v.node(vm), v.fake(vm)
     if isinstance(v, SymValue):
         e = v.expr(vm)
@@ -234,6 +237,8 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
     """An attribute of a tensor: facts are constants, tensors (``.T``, ``.grad``) are calls, methods are bound."""
     from .handlers.tensors import FACTS, VIEWS
 
+    if v.sets_data is not None and name not in ("grad", "requires_grad"):
+        unsupported(_REPLACED)
     fact = FACTS.get(name)
     if name == "is_leaf" and v.raw is not None:
         vm.guards.const(v.source.attr(name) if v.source is not None else None, v.raw.is_leaf)
@@ -246,13 +251,13 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
 
 
 def tensor_set(vm: Tracer, v: TensorValue, name: str, value: Value) -> None:
-    from .handlers.gradients import set_grad, set_requires_grad
+    from .handlers.gradients import set_data, set_grad, set_requires_grad
 
     if name == "data" and isinstance(value, TensorValue) and value.data_of is v:
         mine, theirs = type_of(v.fake(vm)), type_of(value.fake(vm))
         if (mine.sizes, mine.strides) == (theirs.sizes, theirs.strides):
             return  # of ``p.data *= 2``: the memory is written already
-    setter = {"grad": set_grad, "requires_grad": set_requires_grad}.get(name)
+    setter = {"grad": set_grad, "requires_grad": set_requires_grad, "data": set_data}.get(name)
     if setter is None:
         unsupported(f"assigning to the attribute {name!r} of a tensor")
     setter(vm, v, value)

@@ -203,6 +203,20 @@ def set_grad(vm: Tracer, v: TensorValue, value: Value) -> None:
         vm.effects.touch(v)
 
 
+def set_data(vm: Tracer, v: TensorValue, value: Value) -> None:
+    """``v.data = value`` of an existing tensor: an attribute that is stored after the graph."""
+    what = "assigning to the attribute 'data' of a tensor"
+    if v.raw is None or v.source is None or not isinstance(value, TensorValue) or value is v or v.sets_data is not None:
+        unsupported(what)
+    mine, theirs = v.fake(vm), value.fake(vm)
+    same = (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device)
+    if not same or v in vm.flagged_inputs or value.cls not in (torch.Tensor, torch.nn.Parameter):
+        unsupported(f"{what} with a tensor of another kind")
+    new = vm.record(torch.Tensor.detach, [value], {}) if theirs.requires_grad else value
+    v.sets_data = new
+    vm.effects.touch(v)
+
+
 def get_grad(vm: Tracer, v: TensorValue) -> Value:
     """``v.grad``."""
     if v.grad is None:

@@ -24,10 +24,12 @@ class TensorValue(Value):
 
     ``grad`` is its ``.grad`` as the trace has it (None: not looked at yet), ``grad_before`` what it was at the start;
     ``sets_requires_grad`` what an existing tensor's flag becomes; ``retains`` says that ``retain_grad()`` was called;
-    ``data_of`` is the tensor whose ``.data`` this is.
+    ``data_of`` is the tensor whose ``.data`` this is; ``sets_data`` what the ``.data`` of an existing tensor becomes
+    where the trace ends, before which nothing may look at the tensor again.
     """
 
     __slots__ = ("_node", "_fake", "raw", "cls", "grad", "grad_before", "sets_requires_grad", "retains", "data_of")
+    __slots__ += ("sets_data",)
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class TensorValue(Value):
         self.sets_requires_grad: Value | None = None
         self.retains = False
         self.data_of: TensorValue | None = None
+        self.sets_data: Value | None = None
 
     def __repr__(self) -> str:
         return f"TensorValue({self._node or self.source})"
@@ -119,12 +122,13 @@ class TensorValue(Value):
     @property
     def changed(self) -> bool:
         """Whether attributes of an existing tensor differ from before."""
-        return self.grad is not self.grad_before or self.sets_requires_grad is not None
+        return self.grad is not self.grad_before or self.sets_requires_grad is not None or self.sets_data is not None
 
     def parts(self, vm: Tracer) -> list[Value]:
+        data = [self.sets_data] if self.sets_data is not None else []
         if self.grad is None or self.source is not None and self.grad is self.grad_before:
-            return []
-        return [self.grad]
+            return data
+        return [*data, self.grad]
 
     def rebuild(self, rb: Rebuilder) -> None:
         if self.grad is None or self.grad is NONE:
@@ -134,6 +138,8 @@ class TensorValue(Value):
             rb.later(lambda: rb.store_attr(self, "grad", self.grad))
 
     def replay(self, rb: Rebuilder) -> None:
+        if self.sets_data is not None:
+            rb.store_attr(self, "data", self.sets_data)
         if self.sets_requires_grad is not None:
             rb.store_attr(self, "requires_grad", self.sets_requires_grad)
         if self.grad is not self.grad_before:
