@@ -85,6 +85,9 @@ class Writer:
         if any(v.grad is None and v.node(vm) in rb.outputs for v in vm.retained):
             vm.plan.refused.add("retain_grad")  # a later backward sets its .grad
             raise Restart
+        if any(v.node(vm) in rb.outputs for v in vm.hooked):
+            vm.plan.refused.add("register_hook")  # who asks for its gradient outside gets what the hook makes of it
+            raise Restart
         vm.graph.outputs = tuple(rb.outputs)
         for v in vm.inputs:
             assert v.source is not None

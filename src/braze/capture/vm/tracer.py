@@ -82,6 +82,7 @@ class Tracer:
         self.flagged_inputs: list[Any] = []  # those that are lazily conjugated or negated outside
         self.functions_read: set[Any] = set()  # of autograd.Function classes, for what they depend on
         self.retained: list[TensorValue] = []  # made here, with retain_grad()
+        self.hooked: list[TensorValue] = []  # made here, with register_hook()
         self.effects = Effects()
         self.modes = Modes()
         self.frames: list[Frame] = []

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..registry import HANDLERS, trusted_module
-from ..signals import NotConst, unsupported
+from ..registry import HANDLERS, handles, trusted_module
+from ..signals import NotConst, Restart, unsupported
 from ..values.base import Value
+from ..values.functions import MadeFunction
 from ..values.kernels import KernelValue
 from ..values.statics import FunctionValue
+from ..values.tensor import TensorValue
 
 if TYPE_CHECKING:
+    from ..rebuild import Rebuilder
     from ..tracer import Tracer
 
 _METHODS = ("forward", "setup_context", "backward", "vjp", "jvp")
@@ -55,10 +58,10 @@ class _Scope:
 
 
 class _Reader:
-    """Reads the code of one class, and of the functions of its package that it calls."""
+    """Reads the code of one class or function, and of the functions of its package that it calls."""
 
-    def __init__(self, vm: Tracer, cls: type) -> None:
-        self.vm, self.cls = vm, cls
+    def __init__(self, vm: Tracer, cls: type | FunctionType, title: str = "{}.apply()") -> None:
+        self.vm, self.cls, self.title = vm, cls, title.format(cls.__name__)
         self.package = cls.__module__.split(".", 1)[0]
         self.seen: set[Any] = vm.functions_read
 
@@ -70,7 +73,7 @@ class _Reader:
 
     def refuse(self, what: str) -> None:
         hint = "pass it to apply() as an argument, or move the effect out of the function"
-        unsupported(f"{self.cls.__name__}.apply(), whose code {what}", hint)
+        unsupported(f"{self.title}, whose code {what}", hint if isinstance(self.cls, type) else "register it outside")
 
     def read(self, f: FunctionValue, ctx: bool = False) -> None:
         raw = f.function()
@@ -92,7 +95,7 @@ class _Reader:
                     self.refuse(f"assigns the attribute {ins.arg!r} of something else than {own or 'ctx'}")
             elif ins.op == "LOAD_GLOBAL":
                 self.follow(self.globals(f, ins.arg), _chain(instructions, i + 1), ins.arg)
-            elif ins.op == "LOAD_DEREF" and ins.arg in f.code.co_freevars:
+            elif ins.op == "LOAD_DEREF" and ins.arg in f.code.co_freevars and raw is not self.cls:
                 cell = f.cells(self.vm)[f.code.co_freevars.index(ins.arg)]
                 self.follow((cell.read(self.vm), cell.raw.cell_contents), _chain(instructions, i + 1), ins.arg)  # type: ignore[union-attr]
             elif ins.op == "STORE_DEREF" and ins.arg in f.code.co_freevars:
@@ -142,6 +145,83 @@ class _Reader:
                 _Reader(self.vm, raw).read_class()
         elif not _fixed(raw) and not isinstance(raw, ModuleType):
             self.refuse(f"reads {name}, a {type(raw).__name__} that may change")
+
+
+# ---- hooks on tensors that the trace made
+
+
+class Hook:
+    """The call of the graph that registers a hook: the tensor's gradient goes through ``function``."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function, self.__name__ = function, "register_hook"
+
+    def __call__(self, t: torch.Tensor) -> None:
+        t.register_hook(self.function)
+
+
+class HookHandle(Value):
+    """What ``register_hook`` gave."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.source = None
+
+    def pytype(self, vm: Tracer) -> type:
+        return torch.utils.hooks.RemovableHandle
+
+    def get_attr(self, vm: Tracer, name: str) -> Value:
+        _refuse_hooks(vm)
+
+    def rebuild(self, rb: Rebuilder) -> None:
+        _refuse_hooks(rb.vm)
+
+
+def _refuse_hooks(vm: Tracer) -> NoReturn:
+    """Start over, and leave the registration to Python: the program does something with the handle."""
+    vm.plan.refused.add("register_hook")
+    raise Restart
+
+
+_OUTSIDE = "register it outside of it"
+
+
+@handles(torch.Tensor.register_hook)
+def register_hook(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a tensor made in the trace: a call of the graph, if the hook depends on its gradient and constants alone."""
+    t, f = args[0], args[1] if len(args) > 1 else None
+    title = "Tensor.register_hook() inside of the compiled function"
+    known = isinstance(t, TensorValue) and isinstance(f, (FunctionValue, MadeFunction))
+    if kwargs or not known or "register_hook" in vm.plan.refused:
+        unsupported(title, _OUTSIDE)
+    assert isinstance(t, TensorValue) and isinstance(f, (FunctionValue, MadeFunction))
+    if t.raw is not None or t.fake(vm).is_leaf:
+        unsupported(f"{title}, of a leaf", _OUTSIDE)
+    try:
+        function = _standalone(vm, f)
+    except NotConst:
+        unsupported(f"{title}, of a function that is given other things than constants", _OUTSIDE)
+    like = FunctionValue(function)
+    like._cells = f.cells(vm)
+    _Reader(vm, function, title).read(like)
+    vm.record(Hook(function), [t], {})
+    vm.hooked.append(t)
+    return HookHandle()
+
+
+def _standalone(vm: Tracer, f: FunctionValue | MadeFunction) -> FunctionType:
+    """The function with what it closes over as it is now. NotConst where that is no constant."""
+    if isinstance(f, FunctionValue):
+        f.as_const(vm)
+    cells = [c.read(vm) for c in f.cells(vm)]
+    if any(c is None for c in cells):
+        raise NotConst
+    closure = tuple(CellType(c.as_const(vm)) for c in cells if c is not None)
+    defaults = tuple(v.as_const(vm) for v in f.defaults(vm))
+    out = FunctionType(f.code, f.globals, f.code.co_name, defaults, closure)
+    out.__kwdefaults__ = {k: v.as_const(vm) for k, v in f.kwdefaults(vm).items()} or None  # type: ignore[assignment]
+    return out
 
 
 def _fixed(raw: Any) -> bool:

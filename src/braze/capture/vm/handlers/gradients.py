@@ -324,8 +324,3 @@ def retain_grad(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
         v.retains = True
         vm.retained.append(v)
     return NONE
-
-
-@handles(torch.Tensor.register_hook)
-def register_hook(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    unsupported("Tensor.register_hook() inside of the compiled function", "register it outside of it")
