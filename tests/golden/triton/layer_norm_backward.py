@@ -21,9 +21,9 @@ def persistent_sum_sub_mul_div(in_ptr0, in_ptr1, in_ptr2, in_ptr3, in_ptr4, out_
     v10 = tl.sum(v9, 0)
     v11 = v9 * v5
     v12 = tl.sum(v11, 0)
-    v13 = tl.div_rn(v10, 1024.0)
+    v13 = v10 / 1024.0
     v14 = v9 - v13
-    v15 = tl.div_rn(v12, 1024.0)
+    v15 = v12 / 1024.0
     v16 = v5 * v15
     v17 = v14 - v16
     v18 = v17 * v0

@@ -20,6 +20,6 @@ def persistent_max_sum_sub_exp_div(in_ptr0, out_ptr0, RBLOCK: tl.constexpr):
     v3 = v1 - v2
     v4 = libdevice.exp(v3)
     v5 = tl.sum(v4, 0)
-    v6 = tl.div_rn(v4, v5)
+    v6 = v4 / v5
     v7 = v6.to(tl.bfloat16)
     tl.store(out_ptr0 + (1024*xindex + rindex), v7)

@@ -38,6 +38,6 @@ def looped_max_sum_sub_exp_div(in_ptr0, out_ptr0, RBLOCK: tl.constexpr):
         v11 = v10.to(tl.float32)
         v12 = v11 - v3
         v13 = libdevice.exp(v12)
-        v14 = tl.div_rn(v13, v9)
+        v14 = v13 / v9
         v15 = v14.to(tl.bfloat16)
         tl.store(out_ptr0 + (50000*xindex + rindex), v15, mask=rmask)

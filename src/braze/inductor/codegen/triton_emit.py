@@ -38,6 +38,7 @@ from braze.runtime.cuda_kernel import GridDim, TritonKernel
 from ..loops.canonical import canonical
 from ..loops.ir import Buffer, Compute, Const, Index, Instr, Kernel, Load, Reduce, Store, Value, operands
 from . import triton_ops as ops
+from .triton_fast import SHORT, short_values
 from .triton_helpers import helper_source
 from .triton_layout import Layout, analyse, fits_int32
 from .triton_looped import emit_looped
@@ -100,6 +101,7 @@ class _Emitter:
         self.buffers = list(dict.fromkeys([*kernel.reads, *kernel.writes]))
         self.pointer = self._pointers()
         self.sizes: dict[IntLike, str] = {}
+        self.short = short_values(kernel)
         self.masked = {d.name for d in tiling.blocks if self._needs_mask(d)}
 
     def _pointers(self) -> dict[Buffer, str]:
@@ -348,7 +350,8 @@ class _Emitter:
         literals = ops.takes_literals(i.fn, kind) and not all(isinstance(a, Const) for a in i.args)
         dims = self.dims_of(i.args)
         args = [self.use(a, dims, literals and (k > 0 or i.fn != "where")) for k, a in enumerate(i.args)]
-        text = ops.template(i.fn, kind).format(*args, t=ops.TYPES[i.dtype])
+        spelling = SHORT[i.fn] if i in self.short else ops.template(i.fn, kind)
+        text = spelling.format(*args, t=ops.TYPES[i.dtype])
         self.define(i, text, dims)
 
     def convert(self, i: Compute) -> None:

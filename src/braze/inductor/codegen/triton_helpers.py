@@ -113,6 +113,20 @@ def bz_digamma(x):
     out = tl.where(x == 0.0, libdevice.copysign(x * 0.0 + float("inf"), x * -1.0), out)
     return tl.where(tl.abs(x) == float("inf"), tl.where(low, nan, x), out)
 ''',
+    "bz_erf_short": '''
+@triton.jit
+def bz_erf_short(x):
+    """erf(x) to 1e-7: 1 - 2**(t * p(t)) for t = |x| up to 4, from where it is 1."""
+    t = tl.minimum(tl.abs(x), 4.0, propagate_nan=tl.PropagateNan.ALL)
+    p = t * -4.535830157692544e-05 + 0.00044550522579811513
+    p = p * t + -0.0014894339255988598
+    p = p * t + -0.0007746419869363308
+    p = p * t + 0.028253691270947456
+    p = p * t + -0.14848162233829498
+    p = p * t + -0.9184163808822632
+    p = p * t + -1.6279085874557495
+    return libdevice.copysign(1.0 - tl.exp2(p * t), x)
+''',
     "bz_words": '''
 @triton.jit
 def bz_words(seed, offset, counter):

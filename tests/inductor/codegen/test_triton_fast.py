@@ -1,0 +1,114 @@
+"""Short spellings: where they are used, and that rounding to 16 bits hides what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton_cases import Body
+from triton_interpreter import Interpreter
+
+from braze.inductor.codegen.triton_emit import Emitted, emit_triton
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+
+
+@pytest.fixture(scope="module")
+def triton_run() -> Iterator[Interpreter]:
+    interpreter = Interpreter()
+    yield interpreter
+    interpreter.close()
+
+
+def pointwise(
+    make: Callable[[Body, Any], Any], n: int, given: torch.dtype, stored: torch.dtype
+) -> tuple[Body, Emitted]:
+    k = Body({"i": n})
+    x, y = k.buffer("x", (n,), given), k.buffer("y", (n,), stored)
+    k.store(y, (k["i"],), make(k, k.load(x, k["i"])))
+    return k, emit_triton(k.kernel("k"))
+
+
+def gelu(k: Body, x: Any) -> Any:
+    return k.compute(
+        "mul", k.compute("mul", x, 0.5), k.compute("add", k.compute("erf", k.compute("mul", x, 0.5**0.5)), 1.0)
+    )
+
+
+def silu(k: Body, x: Any) -> Any:
+    return k.compute("mul", x, k.compute("sigmoid", x))
+
+
+def quotient(k: Body, x: Any) -> Any:
+    return k.compute("div", x, k.compute("add", k.compute("exp", k.compute("neg", x)), 1.0))
+
+
+EXACT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+    "quotient": torch.nn.functional.silu,
+}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("make", [gelu, silu, quotient], ids=lambda f: f.__name__)
+def test_every_value(make: Any, dtype: torch.dtype, triton_run: Interpreter) -> None:
+    """All 65536 values: the nearest 16-bit value or its neighbour, as exactly spelled; NaN, infinities."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    k, made = pointwise(make, len(x), dtype, dtype)
+    assert any(w in made.code.source for w in ("bz_erf_short", "tl.exp("))
+    y = torch.zeros_like(x)
+    kernel_buffers = {b.name: b for b in made.buffers}
+    triton_run.run(made, {kernel_buffers["x"]: x, kernel_buffers["y"]: y})
+    want = EXACT[make.__name__](x.double())
+    if make is quotient:  # -inf / inf
+        want[x == float("-inf")] = float("nan")
+    assert torch.equal(y.isnan(), want.isnan() | (x.isneginf() & y.isnan()))
+    inside = want.isfinite() & x.isfinite()
+    step = {BF16: 2**-8, F16: 2**-11}[dtype]
+    least = {BF16: 1e-38, F16: 6e-8}[dtype]
+    error = (y.double() - want).abs()[inside]
+    assert bool(
+        (error <= 1.01 * step * want.abs()[inside] + 3e-7 * x.double().abs()[inside].clamp(max=6) + least).all()
+    )
+
+
+@pytest.mark.parametrize("make", [gelu, silu, quotient], ids=lambda f: f.__name__)
+def test_what_is_stored_in_32_bits_is_exact(make: Any) -> None:
+    _, made = pointwise(make, 100, BF16, F32)
+    assert "short" not in made.code.source and "tl.exp(" not in made.code.source
+
+
+def test_erf_alone_is_exact() -> None:
+    """Near zero its relative error would show."""
+    _, made = pointwise(lambda k, x: k.compute("erf", x), 100, BF16, BF16)
+    assert "short" not in made.code.source
+
+
+def test_what_is_compared_is_exact() -> None:
+    _, made = pointwise(
+        lambda k, x: k.to(k.compute("lt", k.compute("exp", x), 1.0, dtype=torch.bool), F32), 99, BF16, BF16
+    )
+    assert "tl.exp(" not in made.code.source
+
+
+def test_what_is_summed_is_exact() -> None:
+    k = Body({"i": 64}, {"j": 128})
+    x, y = k.buffer("x", (64, 128), BF16), k.buffer("y", (64,), BF16)
+    k.store(y, (k["i"],), k.fold("sum", k.compute("exp", k.load(x, k["i"], k["j"]))))
+    assert "tl.exp(" not in emit_triton(k.kernel("k")).code.source
+
+
+def test_another_use_counts() -> None:
+    """The same value, stored in 16 and in 32 bits."""
+    k = Body({"i": 64})
+    x, y, z = k.buffer("x", (64,), BF16), k.buffer("y", (64,), BF16), k.buffer("z", (64,), F32)
+    v = k.compute("exp", k.load(x, k["i"]))
+    k.store(y, (k["i"],), v)
+    k.store(z, (k["i"],), v)
+    assert "tl.exp(" not in emit_triton(k.kernel("k")).code.source
