@@ -69,7 +69,7 @@ class Timed:
         self.program, self.compiled, self.keep = program, compiled, keep
         self.rows: list[Row] = []
         names = compiled.call.__globals__
-        mine = {id(names[n]) for n in compiled.kernels}
+        mine = {id(names[n]) for n in compiled.kernels if n in names}
         mine |= {id(s.target) for s in program.steps if not isinstance(s, Kernel)}
         for name in list(names):
             if id(names[name]) in mine:

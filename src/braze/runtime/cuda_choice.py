@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,14 @@ class Way:
 
     name: str
     ready: Callable[[float], Run | None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A way as text: its host function ``call(args)`` and the kernels that this names."""
+
+    text: str
+    kernels: dict[str, Any]
 
 
 def timed(run: Run, args: Sequence[Any]) -> float:
@@ -79,8 +87,10 @@ class Choice:
         budget: Budget,
         exact: bool = False,
         timer: Callable[[Run, Sequence[Any]], float] = timed,
+        parts: Mapping[str, Parts] | None = None,
     ) -> None:
         self.__name__ = name
+        self.parts = dict(parts or {})
         self.first, self.others, self.key, self.cache, self.budget = first, others, key, cache, budget
         self.exact, self.timer = exact, timer
         self.best: Run | None = None

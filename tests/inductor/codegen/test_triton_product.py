@@ -19,13 +19,13 @@ from triton_interpreter import Interpreter
 
 import braze
 from braze.backends import inductor
-from braze.inductor.codegen import products
+from braze.inductor.codegen import compile_program, products
 from braze.inductor.codegen.product_tiles import FORMS, MOST, Shape, Tile, cost, tiles_for
 from braze.inductor.codegen.triton_product import emit_product
 from braze.inductor.codegen.triton_tiling import H200
 from braze.inductor.fuse import CUDA, contract, fuse
 from braze.inductor.loops import Kernel, interpret_program, lower
-from braze.runtime import cuda_choice
+from braze.runtime import cuda, cuda_choice
 from braze.runtime.cache import DiskCache
 from braze.runtime.cuda_choice import Choice, Way
 from braze.runtime.cuda_compile import Pool, request
@@ -78,10 +78,10 @@ class Templates:
 
         return lambda seconds: run
 
-    def choice(self, *args: Any) -> Choice:
+    def choice(self, *args: Any, **more: Any) -> Choice:
         """Takes the first template, whatever it costs, also for exact products."""
         name, first, others, key, cache, budget, _ = args
-        made = Choice(name, first, others, key, cache, budget, False, lambda run, _: float(run is first))
+        made = Choice(name, first, others, key, cache, budget, False, lambda run, _: float(run is first), **more)
         self.made.append(made)
         return made
 
@@ -472,3 +472,27 @@ def test_nothing_is_decided_inside_a_recording(monkeypatch: pytest.MonkeyPatch) 
     w = Ways([3.0, 1.0])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert w.choice() == 0 and w.choice.best is None
+
+
+def test_a_program_with_a_choice_is_a_script(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of the whole program runs alone, with the way that was chosen."""
+    made: list[Any] = []
+
+    def compiled(*args: Any) -> Any:
+        made.append(compile_program(*args))
+        return made[-1]
+
+    monkeypatch.setattr(inductor, "compile_program", compiled)
+    args = operands(48, 40, 72, BF16)
+    want = templates.run(saved, *args)
+    text = made[0].script()
+    assert text.count("tl.dot(") == 1 and "chosen among 2 ways" in text
+    assert any("tl.dot(" in source for source in made[0].kernels.values())
+    load = templates.later
+    monkeypatch.setattr(cuda, "load_kernels_cuda", lambda codes, device: [load(c, 0, None)(0.0) for c in codes])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    for a, b in zip(scope["call"](list(args)), want):
+        assert torch.equal(a, b)
+    assert templates.calls == 2

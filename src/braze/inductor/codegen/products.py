@@ -19,7 +19,7 @@ from braze.inductor.loops import Extern, Kernel, Program, Reduce, Store, canonic
 from braze.ir import to_str
 from braze.runtime.cache import content_key
 from braze.runtime.cuda import budget_of, load_later, start_kernels_cuda
-from braze.runtime.cuda_choice import Choice, Run, Way
+from braze.runtime.cuda_choice import Choice, Parts, Run, Way
 
 from .host import HostWriter, scope
 from .product_tiles import Shape, Tile, tiles_for
@@ -48,7 +48,8 @@ class Template:
 
 
 def bind_products(program: Program, config: Config, compile_program: CompileProgram) -> tuple[Program, Made]:
-    """The program with runtime choices in the place of its products, and their kernels by name."""
+    """The program with runtime choices in the place of its products, and by name the kernels of each choice's first two
+    ways, to show."""
     products = [s for s in program.steps if isinstance(s, Extern) and isinstance(s.target, Product)]
     if not products:
         return program, {}
@@ -64,7 +65,9 @@ def bind_products(program: Program, config: Config, compile_program: CompileProg
         while name in names:
             name += "_"
         names.add(name)
-        choices[key] = choice(product, name, config, compile_program, made)
+        choices[key] = choice(product, name, config, compile_program)
+        shown = ["", *[w.name for w in choices[key].others[:1]]]
+        made |= {f"{name}_{n}": code for way in shown for n, code in choices[key].parts[way].kernels.items()}
     steps = [
         replace(s, target=choices[flattened(s.target.kernel).key])
         if isinstance(s, Extern) and isinstance(s.target, Product)
@@ -74,8 +77,8 @@ def bind_products(program: Program, config: Config, compile_program: CompileProg
     return replace(program, steps=steps), made
 
 
-def choice(product: Product, name: str, config: Config, compile_program: CompileProgram, made: Made) -> Choice:
-    """The product's ways on its device. ``made`` gets the kernels."""
+def choice(product: Product, name: str, config: Config, compile_program: CompileProgram) -> Choice:
+    """The product's ways on its device."""
     device = product.kernel.device
     found = templates(product.kernel, card_of(device))
     host = TemplateHost(product.fused(), found[0].emitted) if found else None
@@ -89,11 +92,11 @@ def choice(product: Product, name: str, config: Config, compile_program: Compile
         assert host is not None
         ways.append(Way(t.name, _later(host, load_later(t.emitted.code, device, config))))
     vendor = compile_program(plan(product.vendor), config)
-    made |= {f"{name}_{n}": code for n, code in vendor.made.items()}
-    if wanted:
-        made[f"{name}_fused"] = wanted[0].emitted.code
+    parts = {"": Parts(vendor.source, vendor.made)}
+    if host is not None:
+        parts |= {t.name: Parts(host.text, {host.kernel: t.emitted.code}) for t in wanted}
     exact = factor_dtype(product.kernel) is torch.float32
-    return Choice(name, _positional(vendor.call), ways, key, cache, budget, exact)
+    return Choice(name, _positional(vendor.call), ways, key, cache, budget, exact, parts=parts)
 
 
 def _positional(call: Callable[[list[Any]], Any]) -> Run:
@@ -117,6 +120,7 @@ class TemplateHost:
         order = list(emitted.buffers), [to_str(s) for s in emitted.sizes]
         self.writer = HostWriter(program, lambda _: order)
         self.text = self.writer.write()
+        self.kernel = self.writer.kernels[self.key]
         self.code = compile(self.text, f"<braze host {program.name}>", "exec")
 
     def bind(self, kernel: Callable[..., None]) -> Run:

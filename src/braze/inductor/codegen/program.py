@@ -78,7 +78,7 @@ def emit_host(program: Program) -> str:
 def compile_program(program: Program, config: Config | None = None) -> CompiledProgram:
     """Generate, compile and bind. Unsupported names what the code generator cannot do."""
     config = config or Config.from_env()
-    program, parts = bind_products(program, config, compile_program)
+    program, shown = bind_products(program, config, compile_program)
     kernels = [step for step in program.steps if isinstance(step, Kernel)]
     pending = _start_cpu(program, config)
     writer = HostWriter(program, kernel_order)
@@ -91,8 +91,10 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     functions = {key: function for key, (function, _) in compiled.items()}
     names = scope(writer, functions)
     exec(code, names)  # noqa: S102
-    made = {writer.kernels[key]: source for key, (_, source) in compiled.items()} | parts
-    texts = {name: source.text if isinstance(source, Source) else source.source for name, source in made.items()}
+    made = {writer.kernels[key]: source for key, (_, source) in compiled.items()}
+    texts = {
+        name: source.text if isinstance(source, Source) else source.source for name, source in (made | shown).items()
+    }
     stages = partial(_in_stages, program, functions)
     return CompiledProgram(names["call"], text, texts, stages, made, writer.objects, writer.calls, program.name)
 

@@ -11,6 +11,7 @@ import torch
 from braze.ir.printer import Names
 from braze.runtime import host
 from braze.runtime.cpu import Source
+from braze.runtime.cuda_choice import Choice, Parts
 from braze.runtime.cuda_kernel import TritonKernel
 from braze.runtime.spelling import spell
 
@@ -28,16 +29,35 @@ _IMPORTS = {
 def script(source: str, made: Mapping[str, Source | TritonKernel], objects: Mapping[str, Any]) -> str:
     """``source`` with everything that it names. An object without a spelling is a name that the reader has to set: the
     module says so and raises NameError where it is used."""
-    constants = [_constant(name, value) for name, value in objects.items()]
+    choices = {name: value for name, value in objects.items() if isinstance(value, Choice)}
+    constants = [_constant(name, value) for name, value in objects.items() if name not in choices]
     kernels = [_kernel(name, kernel) for name, kernel in made.items()]
+    kernels += [_choice(name, value) for name, value in choices.items()]
+    made = {**made, **{f"{n} of a choice": k for c in choices.values() for n, k in _chosen(c).kernels.items()}}
+    text = "\n".join([source, *(_chosen(c).text for c in choices.values())])
     lines = ["import torch", ""]
     if any("prims." in c for c in constants):
         lines.append("from braze import prims")
     lines += [_IMPORTS[kind] for kind in _IMPORTS if any(isinstance(k, kind) for k in made.values())]
-    lines.append(f"from braze.runtime.host import {', '.join(sorted(n for n in host.NAMES if n in source))}")
+    lines.append(f"from braze.runtime.host import {', '.join(sorted(n for n in host.NAMES if n in text))}")
     if any("spelled(" in c for c in constants):
         lines.append("from braze.runtime.spelling import spelled")
     return "\n".join(lines) + "\n\n" + "\n".join(constants + kernels + ["", source])
+
+
+def _chosen(choice: Choice) -> Parts:
+    """The way that a choice has settled on; the first as long as it has not."""
+    return choice.parts.get(choice.chosen) or choice.parts[""]
+
+
+def _choice(name: str, choice: Choice) -> str:
+    """A function that makes the chosen way, with its kernels, and its call."""
+    parts = _chosen(choice)
+    kernels = ["    " + _kernel(kernel, code) for kernel, code in parts.kernels.items()]  # names of this way alone
+    body = "\n".join("    " + line for line in parts.text.splitlines())
+    about = f"{choice.chosen or 'the vendor and a kernel'}: chosen among {len(choice.others) + 1} ways"
+    lines = [f"def make_{name}():  # {about}", *kernels, body, "    return lambda *args: call(list(args))"]
+    return "\n".join([*lines, f"{name} = make_{name}()"])
 
 
 def _constant(name: str, value: Any) -> str:
