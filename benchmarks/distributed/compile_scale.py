@@ -3,18 +3,21 @@
     python benchmarks/distributed/compile_scale.py --ranks 1,2,4,8
 
 For each number of ranks (gloo, CPU): CPU seconds of a rank's first training step (mean, all of its threads), entries
-written to and found in the cache by all ranks together, and the same for a second start (warm cache).  CPU seconds and
-counts do not depend on how many cores the ranks share.
+written to and found in the cache by all ranks together, the cache's size, and the same for a second start (warm cache).
+``collectives``: those that a rank issues in its first step, and those of an eager first step (braze adds none).  Counts
+do not depend on how many cores the ranks share; CPU seconds do so little.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import socket
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch.multiprocessing as mp
@@ -33,15 +36,25 @@ def rank_main(rank: int, world: int, port: int, cache: str, out: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
     case = build("bert", "tiny", 2)
-    model = braze.compile(DDP(case.model))
+    eager, model = DDP(copy.deepcopy(case.model)), braze.compile(DDP(case.model))
+    plain, _ = first_step(case, eager)
     dist.barrier()
-    before = time.process_time()
-    case.loss(model(*case.inputs), case.target).backward()
-    spent = time.process_time() - before
+    collectives, spent = first_step(case, model)
     counts = [c for folder, c in opened().items() if folder.endswith("cpu")]
     dist.barrier()
-    out.put((spent, sum(c.written for c in counts), sum(c.hits for c in counts)))
+    out.put((spent, sum(c.written for c in counts), sum(c.hits for c in counts), collectives, plain))
     dist.destroy_process_group()
+
+
+def first_step(case: Any, model: Any) -> tuple[int, float]:
+    """(collectives issued, CPU seconds)."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as p:
+        before = time.process_time()
+        case.loss(model(*case.inputs), case.target).backward()
+        spent = time.process_time() - before
+    return sum(e.name.startswith("c10d::") for e in p.events()), spent
 
 
 def run(world: int, cache: str) -> dict[str, Any]:
@@ -52,7 +65,15 @@ def run(world: int, cache: str) -> dict[str, Any]:
     mp.spawn(rank_main, (world, port, cache, out), nprocs=world)
     rows = [out.get() for _ in range(world)]
     seconds = sum(r[0] for r in rows) / world
-    return {"cpu_s_a_rank": round(seconds, 2), "written": sum(r[1] for r in rows), "found": sum(r[2] for r in rows)}
+    size = sum(p.stat().st_size for p in Path(cache).rglob("*") if p.is_file())
+    return {
+        "cpu_s_a_rank": round(seconds, 2),
+        "written": sum(r[1] for r in rows),
+        "found": sum(r[2] for r in rows),
+        "cache_kb": round(size / 1e3),
+        "collectives": sorted({r[3] for r in rows}),
+        "in_eager": sorted({r[4] for r in rows}),
+    }
 
 
 def main() -> None:

@@ -154,7 +154,7 @@ def profiled(step: Callable[[], None]) -> dict[str, float]:
     from torch.profiler import ProfilerActivity, profile, schedule
 
     # ranks that start their profilers at different times wait for each other in the first steps
-    with profile(activities=[ProfilerActivity.CUDA], schedule=schedule(wait=0, warmup=2, active=1)) as p:
+    with profile(activities=[ProfilerActivity.CUDA], schedule=schedule(wait=0, warmup=2, active=1, repeat=1)) as p:
         for _ in range(3):
             step()
             torch.cuda.synchronize()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -32,6 +33,22 @@ def late(seconds: float) -> float:
     start = time.perf_counter()
     same(train(fast, steps=4), want)
     return time.perf_counter() - start
+
+
+def fails() -> list[str]:
+    """Rank 1 cannot compile: it runs in eager and says so, the others are compiled, the results agree. The warnings."""
+    want = train(build(None, Used))
+    fast = build(False, Used)
+    if dist.get_rank() == 1:
+
+        def refuse(*args: Any) -> Any:
+            raise braze.Unsupported("no kernels on this rank")
+
+        fast._braze_session.pipeline._backend = refuse
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(train(fast), want)
+    return [str(w.message) for w in caught if issubclass(w.category, braze.CompileWarning)]
 
 
 def dies(at: int) -> None:

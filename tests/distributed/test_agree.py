@@ -28,6 +28,11 @@ def test_a_killed_rank_ends_the_others(world: int) -> None:
         pool.stop()
 
 
+def test_a_rank_that_cannot_compile_runs_in_eager(ranks2: Ranks) -> None:
+    first, second = ranks2.run("agree_cases", "fails")
+    assert not first and any("no kernels on this rank" in w for w in second), (first, second)
+
+
 def test_sizes_that_differ_between_ranks(ranks2: Ranks) -> None:
     ranks2.run("agree_cases", "differs")
 
