@@ -1,7 +1,7 @@
 """A pool of gloo processes that run functions of test modules, one result a rank.
 
 The processes stay up between tests (importing torch costs seconds). A rank that fails is reported with its traceback
-and the pool is started anew; one that hangs fails the test after ``timeout`` seconds.
+and the pool is started anew; one that hangs fails the test after ``timeout`` seconds (its start not counted).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = str(Path(__file__).parent)
-COLLECTIVE_TIMEOUT = 60  # seconds
+COLLECTIVE_TIMEOUT = 300  # seconds; a busy machine may starve a rank for long
+START_TIMEOUT = 300
 
 
 def free_port() -> int:
@@ -34,7 +35,11 @@ def worker(rank: int, world: int, port: int, env: dict[str, str], patience: int,
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(seconds=patience))
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timeout=timedelta(seconds=START_TIMEOUT))
+    store.set(f"up {rank}", "")
+    store.wait([f"up {k}" for k in range(world)])  # a busy machine imports torch at very different speeds
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=patience))
+    pipe.send("ready")
     while True:
         job = pipe.recv()
         if job is None:
@@ -67,6 +72,10 @@ class Ranks:
             theirs.close()
             self.processes.append(process)
             self.pipes.append(ours)
+        end = time.monotonic() + START_TIMEOUT
+        for pipe, process in zip(self.pipes, self.processes):
+            answer = self._answer(pipe, process, end)
+            assert answer == "ready", f"a rank does not start: {answer}"
 
     def stop(self) -> None:
         for pipe, process in zip(self.pipes, self.processes):
@@ -81,7 +90,7 @@ class Ranks:
                 process.join()
         self.processes, self.pipes = [], []
 
-    def run(self, module: str, function: str, timeout: float = 120.0, **kwargs: Any) -> list[Any]:
+    def run(self, module: str, function: str, timeout: float = 600.0, **kwargs: Any) -> list[Any]:
         answers = self.answers(module, function, timeout, **kwargs)
         failed = [f"rank {k} {kind}:\n{value}" for k, (kind, value) in enumerate(answers) if kind != "ok"]
         if failed:
@@ -98,7 +107,7 @@ class Ranks:
         end = time.monotonic() + timeout
         return [self._answer(pipe, p, end) for pipe, p in zip(self.pipes, self.processes)]
 
-    def _answer(self, pipe: Any, process: Any, end: float) -> tuple[str, Any]:
+    def _answer(self, pipe: Any, process: Any, end: float) -> Any:
         try:
             if pipe.poll(max(0.0, end - time.monotonic())):
                 return pipe.recv()

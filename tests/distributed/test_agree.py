@@ -18,12 +18,13 @@ def test_a_killed_rank_ends_the_others(world: int) -> None:
     """Its neighbours see the broken connection, others wait for the collective's timeout."""
     pool = Ranks(world, patience=40)
     try:
+        pool.start()
         start = time.monotonic()
-        answers = pool.answers("agree_cases", "dies", timeout=100, at=5)
+        answers = pool.answers("agree_cases", "dies", timeout=300, at=5)
         assert answers[1] == ("died", 9)
         for kind, text in [answers[0], *answers[2:]]:
             assert kind == "failed" and "gloo" in text.lower(), answers
-        assert time.monotonic() - start < 90
+        assert time.monotonic() - start < 250
     finally:
         pool.stop()
 
