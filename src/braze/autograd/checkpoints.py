@@ -51,7 +51,7 @@ def sealed(plan: Plan, outputs: set[Node]) -> set[Node]:
 def keep(n: Node) -> str:
     """What a policy says of a call's result: "must" or "may" be saved, or nothing."""
     call = n.args[0] if n.target is operator.getitem else n
-    return (call.tags or {}).get("keep", "")
+    return str(call.tags.get("keep", "")) if call.tags else ""
 
 
 class Policy:
