@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
 
 from braze.fake.layout import channels_last
 from braze.ir import Expr, Graph, Node, TensorType, leaves, map_leaves
+from braze.prims.decompositions.conv import of_few_pixels
 from braze.runtime.packed import PackedConv, PackedLinear, available
 
 aten = torch.ops.aten
 NORMS = (aten.native_batch_norm.default, aten._native_batch_norm_legit_no_training.default)
+LIGHT = 1 << 17
+"""Elements of a weight up to which a convolution of few single pixels is faster as a plain product (``prims``) than
+packed."""
 AFTER = {
     aten.relu.default: "relu",
     aten.hardtanh.default: "hardtanh",
@@ -85,9 +90,10 @@ def freeze(graph: Graph) -> Graph:
 def _packable(n: Node) -> bool:
     if n.target is not aten.convolution.default or n.op != "call":
         return False
-    x, w, b, _, _, _, transposed, _, _ = n.args
+    x, w, b, *settings = n.args
     return (
-        not transposed
+        not settings[3]
+        and not (of_few_pixels(x.val, w.val, n.val, settings) and prod(w.val.sizes) <= LIGHT)
         and w.op == "input"
         and (b is None or b.op == "input")
         and _plain(x.val)

@@ -18,10 +18,11 @@ MOST_PIXELS = 512
 """Of more than these the vendor's convolution is as fast as its product."""
 
 
-def _is_product(b: Builder, x: TensorType, w: TensorType, result: TensorType, settings: Any) -> bool:
-    """Whether a convolution is a product over the channels of few pixels."""
+def of_few_pixels(x: TensorType, w: TensorType, result: TensorType, settings: Any) -> bool:
+    """Whether a convolution is a product over the channels of few pixels: of images x by weights w, with
+    ``settings = (stride, padding, dilation, transposed, output padding, groups)``."""
     _, padding, _, transposed, _, groups = settings
-    if not b.policy.pixel_products or transposed or groups != 1 or x.rank != 4 or x.dtype is not torch.float32:
+    if transposed or groups != 1 or x.rank != 4 or x.dtype is not torch.float32:
         return False
     sizes = (*x.sizes, *w.sizes)
     if not all(isinstance(n, int) and n > 0 for n in sizes) or tuple(w.sizes[2:]) != (1, 1):
@@ -74,7 +75,7 @@ def _product(b: Builder, left: Node, right: Node, bias: Node | None = None) -> N
 @decomposes("convolution")
 def convolution(b: Builder, x: Node, w: Node, bias: Node | None, *settings: Any) -> Any:
     """x[pixel, i] @ w[o, i].T"""
-    if not _is_product(b, x.val, w.val, b.out, settings):
+    if not b.policy.pixel_products or not of_few_pixels(x.val, w.val, b.out, settings):
         return NotImplemented
     o, i = w.val.sizes[:2]
     rows = _rows(b, _picked(b, x, settings[0]))
@@ -85,7 +86,7 @@ def convolution(b: Builder, x: Node, w: Node, bias: Node | None, *settings: Any)
 def convolution_backward(b: Builder, g: Node, x: Node, w: Node, bias_sizes: Any, *rest: Any) -> Any:
     """g @ w for the input, g.T @ x for the weight."""
     *settings, mask = rest
-    if not _is_product(b, x.val, w.val, g.val, settings):
+    if not b.policy.pixel_products or not of_few_pixels(x.val, w.val, g.val, settings):
         return NotImplemented
     o, i = w.val.sizes[:2]
     gs, stride = _rows(b, g), settings[0]
