@@ -9,7 +9,7 @@ from typing import Any
 from braze.autograd import channels_last
 from braze.events import Deferred, GraphRecord
 from braze.inductor.codegen import CompiledProgram, compile_program
-from braze.inductor.fuse import contract, fuse, plan
+from braze.inductor.fuse import apart, contract, fuse, plan
 from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
 from braze.ir import Expr, Graph, TensorType, verify
 from braze.prims.builder import Policy
@@ -68,6 +68,7 @@ def _show_on_demand(record: GraphRecord, graph: Graph, side: str) -> None:
     """The levels before fusion, made again when somebody looks: they would hold megabytes."""
     record.levels[f"{side}: prims"] = Deferred(lambda: str(decompose(graph, policy_of(graph))))
     record.levels[f"{side}: loops"] = Deferred(lambda: to_text(lower(decompose(graph, policy_of(graph)))))
+    record.levels[f"{side}: apart"] = Deferred(lambda: apart(lower(decompose(graph, policy_of(graph)))))
 
 
 def compile_primitives(graph: Graph, request: Request, side: str) -> Callable[..., Any]:

@@ -22,9 +22,10 @@ The running example at this stage: one vendor call and one kernel, plus the fina
         ...
 """
 
+from .apart import apart
 from .contract import Product, contract
 from .fuse import fuse
 from .plan import plan
 from .traits import CPU, CUDA, DeviceTraits, Reason, traits_of
 
-__all__ = ["CPU", "CUDA", "DeviceTraits", "Product", "Reason", "contract", "fuse", "plan", "traits_of"]
+__all__ = ["CPU", "CUDA", "DeviceTraits", "Product", "Reason", "apart", "contract", "fuse", "plan", "traits_of"]
