@@ -86,7 +86,7 @@ def test_library_calls_run_once_and_bytes_fall_with_the_budget(make: Callable[..
         assert heavy(aot.forward, aot.backward) == whole
         assert draws(aot.forward) == draws(joint.graph)
     sizes = [saved_bytes(aot) for aot in parts]
-    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.9 * sizes[0]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.95 * sizes[0]
     assert parts[0].backward is not None and draws(parts[0].backward) == 0  # drawn again only when told to save memory
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import cuda_typed
 import pytest
 import torch
 import torch.nn.functional as F
@@ -107,6 +108,20 @@ def test_masks_are_saved_as_bytes():
     aot = split(lambda x, w: (F.dropout(x @ w, 0.1) ** 2).sum(), t(64, 64), t(64, 64))
     types = {n.val.dtype for n, r in zip(aot.backward.inputs, aot.signature.saved) if r.kind == "extra"}
     assert types == {torch.float32, torch.bool}
+
+
+@pytest.mark.parametrize("device, post", [("cuda:0", True), ("cuda:0", False), ("cpu", True)])
+def test_masks_are_drawn_again_where_a_gpu_walks_rows(device, post):
+    def fn(x, w, v):
+        y = x + F.dropout(x @ w, 0.1)
+        y = F.layer_norm(y, (64,)) if post else F.gelu(y)
+        return (y @ v).sum()
+
+    cuda_typed.enable()
+    there = [tensor_type(n, device=torch.device(device), requires_grad=True) for n in ((256, 64), (64, 64), (64, 64))]
+    aot = split(fn, *there)
+    masks = [r for n, r in zip(aot.backward.inputs, aot.signature.saved) if n.val.dtype is torch.bool]
+    assert len(masks) == (0 if device != "cpu" and post else 1)
 
 
 def test_base_is_saved_rather_than_its_views():

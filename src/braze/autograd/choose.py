@@ -21,7 +21,7 @@ from typing import Any
 
 from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
 from .checkpoints import keep, sealed
-from .costs import RECOMPUTE, Kind, kind_of
+from .costs import DRAW_ON_GPU, RECOMPUTE, Kind, kind_of
 from .flow import INFINITE, Network
 from .rewrite import operands
 from .unalias import storage_root
@@ -46,6 +46,7 @@ class Plan:
     kept: set[Node] = field(default_factory=set)  # early values that outlive a library call in the forward
     stored: set[Node] = field(default_factory=set)  # early values that the forward writes to memory anyway
     needed: set[Node] = field(default_factory=set)  # values that a library call of the backward reads
+    drawn: set[Node] = field(default_factory=set)  # random numbers, and what is made of them alone
     sealed: set[Node] = field(default_factory=set)  # early values inside of an activation checkpoint: never saved
 
     def shrinks(self, node: Node) -> bool:
@@ -98,7 +99,12 @@ def study(
 
 
 def _mark_kept(plan: Plan, reads: dict[Node, list[Node]]) -> None:
-    """Early values that are read again after a library call which their first reader leads to."""
+    """Early values that are read again after a library call which their first reader leads to. Random masks are not
+    among them: they are drawn where they are first read."""
+    for n in plan.graph.nodes:
+        kind = plan.kinds.get(n)
+        if kind is Kind.DRAW or kind in _POINTWISE and reads[n] and plan.drawn.issuperset(reads[n]):
+            plan.drawn.add(n)
     depth: dict[Node, int] = {}
     before: dict[Node, int] = {}
     for n in plan.graph.nodes:
@@ -110,7 +116,7 @@ def _mark_kept(plan: Plan, reads: dict[Node, list[Node]]) -> None:
         if n in plan.early:
             at = [reach[u] if plan.kinds[u] is Kind.VIEW else before[u] for u in plan.users[n] if u in plan.early]
             reach[n] = max(at, default=0)
-            if reach[n] > depth[n]:
+            if reach[n] > depth[n] and n not in plan.drawn:
                 plan.kept.add(n)
     for n in [n for n in plan.kept if plan.kinds.get(n) in _POINTWISE]:
         source = _normalised(plan, n)
@@ -190,12 +196,37 @@ def _again(plan: Plan, n: Node, table: dict[Kind, float], held: AbstractSet[Node
     if keep(n) == "must" and kind is not Kind.CREATE:
         return INFINITE
     rate = table.get(kind)
+    if kind is Kind.DRAW and n.val.device.type == "cuda" and _drawn_in_rows(plan, n):
+        rate = DRAW_ON_GPU
     if rate is None or n in held and kind is not Kind.CREATE:
         return INFINITE
     cost = rate * nbytes(n)
     if n in plan.needed:
         cost += nbytes(n) + sum(nbytes(a) for a in operands(n) if a in plan.primal_index)
     return int(cost) + 1
+
+
+def _drawn_in_rows(plan: Plan, draw: Node) -> bool:
+    """Whether the backward reads the random mask beside gradients of a norm alone. These come from a kernel that walks
+    rows, which draws four numbers at a time; one that walks columns would draw each number by itself."""
+    todo, gradients = [draw], []
+    while todo:
+        for u in plan.users[todo.pop()]:
+            if u in plan.late:
+                gradients += [a for a in operands(u) if a in plan.late]
+            elif plan.users[u] and all(a in plan.drawn or a is draw for a in operands(u)):
+                todo.append(u)
+    seen = set()
+    for g in gradients:
+        while g not in seen:
+            seen.add(g)
+            kind, late = plan.kinds.get(g), [a for a in operands(g) if a in plan.late]
+            if kind is Kind.REDUCE:
+                break
+            if (kind not in _POINTWISE and kind is not Kind.VIEW) or len(late) != 1:
+                return False
+            g = late[0]
+    return bool(gradients)
 
 
 def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:

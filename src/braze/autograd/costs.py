@@ -38,6 +38,8 @@ RECOMPUTE: dict[Kind, float] = {
     Kind.GATHER: 2.0,
     Kind.DRAW: 2.5,
 }
+DRAW_ON_GPU = 0.6
+"""Of ``Kind.DRAW`` on a GPU, where integer arithmetic hides behind memory: less than writing and reading a mask."""
 
 _NAMES: dict[Kind, str] = {
     Kind.VIEW: """alias as_strided detach diagonal expand lift_fresh permute select slice split split_with_sizes squeeze
