@@ -9,7 +9,7 @@ from typing import Any
 from braze.autograd import channels_last
 from braze.events import Deferred, GraphRecord
 from braze.inductor.codegen import CompiledProgram, compile_program
-from braze.inductor.fuse import apart, contract, fuse, plan
+from braze.inductor.fuse import Reason, apart, contract, fuse, plan
 from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
 from braze.ir import Expr, Graph, TensorType, verify
 from braze.prims.builder import Policy
@@ -93,7 +93,9 @@ def to_program(graph: Graph, request: Request, side: str) -> Program:
     with record.stage("fuse"):
         program = fuse(program)
         if config.max_autotune and on_gpu(request):
-            program = contract(program)
+            refused: list[tuple[str, Reason]] = []
+            program = contract(program, refused)
+            record.add_level(f"{side}: products alone", "\n".join(f"{name}: {why}" for name, why in refused))
     with record.stage("plan"):
         program = plan(program)
     if config.verify:

@@ -101,7 +101,8 @@ def number(n: IntLike) -> int:
 
 def cost(step: Kernel | Extern) -> tuple[int, int]:
     """(bytes, floating point operations) of a step."""
-    return _kernel_cost(step) if isinstance(step, Kernel) else _extern_cost(step)
+    kernel = step if isinstance(step, Kernel) else getattr(step.target, "kernel", None)  # a product and its epilogue
+    return _kernel_cost(kernel) if isinstance(kernel, Kernel) else _extern_cost(step)  # type: ignore[arg-type]
 
 
 def _kernel_cost(k: Kernel) -> tuple[int, int]:

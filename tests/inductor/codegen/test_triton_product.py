@@ -496,3 +496,15 @@ def test_a_program_with_a_choice_is_a_script(templates: Templates, monkeypatch: 
     for a, b in zip(scope["call"](list(args)), want):
         assert torch.equal(a, b)
     assert templates.calls == 2
+
+
+def test_a_report_of_a_product(templates: Templates) -> None:
+    """Named by what it does; its work and bytes count once."""
+    compiled = braze.compile(saved, options={"disk_cache": False, "max_autotune": True, "strict": True})
+    explained = braze.explain(compiled)(*operands(48, 40, 72, BF16))
+    (side,) = explained.report.sides
+    (step,) = side.steps
+    assert step.name.startswith("addmm_")
+    assert step.nbytes == 2 * (48 * 72 + 40 * 72 + 40 + 3 * 48 * 40)
+    assert step.flops >= 2 * 48 * 40 * 72
+    assert explained.source("forward: products alone").endswith("products alone\n")  # none is

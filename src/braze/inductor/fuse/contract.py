@@ -94,6 +94,9 @@ class Product:
     def __name__(self) -> str:
         return self.kernel.name
 
+    def __repr__(self) -> str:
+        return self.kernel.name
+
     def fused(self) -> Program:
         """The program whose one step is the kernel."""
         return replace(self.vendor, steps=[self.kernel], buffers=self.kernel.writes, reuse={})
