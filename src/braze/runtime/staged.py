@@ -63,6 +63,8 @@ class _Call:
         given = next(self.running)
         ready = dict(zip(plan.outputs[stage], given))
         given.clear()  # the engine takes over a gradient only when nobody else holds it
+        for i in plan.thin[stage]:
+            ready[i] = _laid_out(ready[i], *plan.layouts[i])
         out = [ready.pop(i, None) for i in plan.inputs[stage]]
         if stage + 1 == len(plan.outputs):
             self.running = None
@@ -72,13 +74,24 @@ class _Call:
 @dataclass(frozen=True)
 class _Plan:
     """``outputs[k]``: the gradients (numbered as the inputs) of stage k, as the program yields them; ``inputs[k]``: the
-    inputs of its node."""
+    inputs of its node; ``thin[k]``: those of its gradients that have dims of size 1, for which ``layouts`` says the
+    parameter's sizes and strides: the reducer warns of any stride that differs."""
 
     parts: Parts
     program: Run
     outputs: list[tuple[int, ...]]
     inputs: list[list[int]]
+    thin: list[list[int]]
+    layouts: dict[int, tuple[torch.Size, tuple[int, ...]]]
     token_grad: torch.Tensor
+
+
+def _laid_out(g: Any, sizes: torch.Size, strides: tuple[int, ...]) -> Any:
+    """The gradient with the parameter's strides where they differ in dims of size 1 alone."""
+    if g is None or g.shape != sizes or g.stride() == strides:
+        return g
+    same = all(n == 1 or a == b for n, a, b in zip(sizes, g.stride(), strides))
+    return g.as_strided(sizes, strides) if same else g
 
 
 class _First(torch.autograd.Function):
@@ -151,4 +164,7 @@ class Staging:
         taken = {i for stage in later for i in stage}
         first = [i for i in range(len(inputs)) if i not in taken]
         device = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), torch.device("cpu"))
-        return _Plan(self._parts, program, outputs, [first, *later], torch.empty(0, device=device))
+        leaves = {i: x for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.is_leaf and 1 in x.shape}
+        layouts = {i: (x.shape, x.stride()) for i, x in leaves.items() if x.requires_grad}
+        thin = [[i for i in stage if i in layouts] for stage in outputs]
+        return _Plan(self._parts, program, outputs, [first, *later], thin, layouts, torch.empty(0, device=device))
