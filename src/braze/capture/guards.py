@@ -574,6 +574,7 @@ class GuardSet:
     """
 
     here: Callable[[], Loc | None] | None = None  # the user's line at hand, while a trace adds guards
+    start: Loc | None = None  # the frame's first line, for guards of no line: on modes, on which arguments are one object
 
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
         self._guards: dict[Hashable, Guard] = {}
@@ -596,8 +597,8 @@ class GuardSet:
             self._locs[key] = self.here() if loc is None and self.here is not None else loc
 
     def loc(self, guard: Guard) -> Loc | None:
-        """The user's line for which the guard was added."""
-        return self._locs.get(_guard_key(guard))
+        """The user's line for which the guard was added, else the first line of the frame."""
+        return self._locs.get(_guard_key(guard)) or self.start
 
     def __len__(self) -> int:
         return len(self._guards)

@@ -89,6 +89,7 @@ def _capture(
     return Skip("too many generators that are dropped before they are done")
 
 
+_RAISES = "nothing, where it is meant: Python raises it; else check the arguments before the compiled function"
 MAX_RESTARTS = 16
 ATTEMPTS = 3  # places, from the innermost frame outwards, at which a frame is tried to be split
 
@@ -178,7 +179,9 @@ class _Pass:
         if isinstance(e, Break):
             return e
         assert e is not None
-        return Break(f"the program raises {e.value.pytype(self.vm).__name__}")
+        out = Break(f"the program raises {e.value.pytype(self.vm).__name__}", _RAISES)
+        out.loc = getattr(e.value, "loc", None)
+        return out
 
     def result(self, compile_graph: CompileGraph, fullgraph: bool) -> Captured | Skip:
         """The compiled version, or why there is none; the trace is over."""

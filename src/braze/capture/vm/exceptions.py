@@ -20,6 +20,7 @@ def raise_value(vm: Tracer, e: Value) -> NoReturn:
     """Raise an exception object, with the one being handled as its context."""
     if isinstance(e, ExceptionValue):
         e.raised = True
+        e.loc = e.loc or vm.loc()
     if isinstance(e, ExceptionValue) and e.context is NONE and vm.handled is not None and vm.handled is not e:
         e.context = vm.handled
     raise Raised(e)

@@ -75,6 +75,7 @@ class Tracer:
         self.sources = FrameSources(code)
         self.guards = Guards(state)
         self.guards.set.here = self.loc
+        self.guards.set.start = _first_line(code)
         self.graph = Graph()
         self.inputs: list[TensorValue | SizeInput] = []
         self.sizes = FrameSizes(plan.policy, self.graph, self.inputs, self.loc)
@@ -274,6 +275,11 @@ def _may_be_one(a: TensorType, b: TensorType) -> bool:
         return False
     pairs = zip((*a.sizes, *a.strides), (*b.sizes, *b.strides))
     return all(isinstance(m, Expr) or isinstance(n, Expr) or m == n for m, n in pairs)
+
+
+def _first_line(code: CodeType) -> Loc:
+    file, line = code.co_filename, code.co_firstlineno
+    return Loc(file, line, linecache.getline(file, line).strip())
 
 
 def _loc(f: Frame) -> Loc:

@@ -12,6 +12,7 @@ from .sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from braze.capture.source import Source
+    from braze.ir import Loc
 
     from ..rebuild import Rebuilder
     from ..tracer import Tracer
@@ -119,7 +120,7 @@ class ObjectValue(Value):
 class ExceptionValue(ObjectValue):
     """An exception object. ``args`` are its arguments."""
 
-    __slots__ = ("args", "cause", "context", "suppress", "real", "raised")
+    __slots__ = ("args", "cause", "context", "suppress", "real", "raised", "loc")
 
     def __init__(self, cls: type, args: list[Value], raw: Any = None, source: Source | None = None) -> None:
         ObjectValue.__init__(self, cls, raw, source)
@@ -129,6 +130,7 @@ class ExceptionValue(ObjectValue):
         self.suppress = False
         self.real: BaseException | None = None  # as raised by a constant operation
         self.raised = False
+        self.loc: Loc | None = None  # the user's line that raised it first
 
     def get_attr(self, vm: Tracer, name: str) -> Value:
         special = _EXCEPTION_ATTRS.get(name)
