@@ -138,7 +138,7 @@ def _compile_stepwise(fn: Any, target: Any, session: Any, kind: str) -> Callable
     code = session.root
     where = Loc(code.co_filename, code.co_firstlineno, linecache.getline(code.co_filename, code.co_firstlineno).strip())
     if session.pipeline.settings.fullgraph:
-        raise Unsupported(f"fullgraph=True, but the program is {kind}", where, HINT)
+        raise Unsupported(f"fullgraph=True, but the program is {kind}", str(where), HINT)
     session.log.add_break(REASON.format(kind), where, HINT)
     compiled = stepwise(fn, target, session.call)
     compiled._braze_session = session  # type: ignore[attr-defined]

@@ -574,7 +574,7 @@ class GuardSet:
     """
 
     here: Callable[[], Loc | None] | None = None  # the user's line at hand, while a trace adds guards
-    start: Loc | None = None  # the frame's first line, for guards of no line: on modes, on which arguments are one object
+    start: Loc | None = None  # the frame's first line, for guards of no line: on modes, on which arguments are one
 
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
         self._guards: dict[Hashable, Guard] = {}

@@ -157,7 +157,7 @@ class Hook:
         self.function, self.__name__ = function, "register_hook"
 
     def __call__(self, t: torch.Tensor) -> None:
-        t.register_hook(self.function)
+        t.register_hook(self.function)  # type: ignore[no-untyped-call]
 
 
 class HookHandle(Value):
@@ -220,7 +220,7 @@ def _standalone(vm: Tracer, f: FunctionValue | MadeFunction) -> FunctionType:
     closure = tuple(CellType(c.as_const(vm)) for c in cells if c is not None)
     defaults = tuple(v.as_const(vm) for v in f.defaults(vm))
     out = FunctionType(f.code, f.globals, f.code.co_name, defaults, closure)
-    out.__kwdefaults__ = {k: v.as_const(vm) for k, v in f.kwdefaults(vm).items()} or None  # type: ignore[assignment]
+    out.__kwdefaults__ = {k: v.as_const(vm) for k, v in f.kwdefaults(vm).items()} or None
     return out
 
 

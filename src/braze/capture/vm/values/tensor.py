@@ -28,8 +28,9 @@ class TensorValue(Value):
     where the trace ends, before which nothing may look at the tensor again.
     """
 
-    __slots__ = ("_node", "_fake", "raw", "cls", "grad", "grad_before", "sets_requires_grad", "retains", "data_of")
-    __slots__ += ("sets_data",)
+    __slots__ = (
+        "_node", "_fake", "raw", "cls", "grad", "grad_before", "sets_requires_grad", "sets_data", "retains", "data_of",
+    )  # fmt: skip
 
     def __init__(
         self,
