@@ -90,7 +90,7 @@ def call_with_waiting_callable(x):
 
 @case(X)
 def method_with_waiting_self(x):
-    return (x + 1).add(float(x.sum())).mul(2)
+    return (x + 1).add(int(x.sum())).mul(2)
 
 
 def helper(x, n):
