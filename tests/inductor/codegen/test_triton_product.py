@@ -508,3 +508,19 @@ def test_a_report_of_a_product(templates: Templates) -> None:
     assert step.nbytes == 2 * (48 * 72 + 40 * 72 + 40 + 3 * 48 * 40)
     assert step.flops >= 2 * 48 * 40 * 72
     assert explained.source("forward: products alone").endswith("products alone\n")  # none is
+
+
+def test_what_cannot_be_timed_is_not_chosen_from() -> None:
+    w = Ways([-1.0, 1.0])
+    assert w.choice() == 0 and w.timed == 1
+
+
+def test_tf32_is_asked() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        for setting in ("tf32", "ieee"):
+            matmul.fp32_precision = setting
+            assert cuda_choice.tf32_allowed() is (setting == "tf32")
+    finally:
+        matmul.fp32_precision = before

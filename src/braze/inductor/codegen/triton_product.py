@@ -265,7 +265,7 @@ class _Product(_Emitter):
     def _describe(self, v: Value, rows: Dim) -> None:
         """A tensor descriptor for a factor that lies in memory as TMA wants it: one stride is 1, the other a multiple
         of 16 bytes. Unsupported otherwise."""
-        e = self.flat.get(v) if isinstance(v, Load) else None  # type: ignore[call-overload]
+        e = self.flat.get(v) if isinstance(v, Load) else None
         if not isinstance(v, Load) or e is None or v.mask is not None or v.indirect or self.tiling.scalars:
             raise Unsupported("TMA loads plain matrices")
         steps = [coefficient(e, rows.flat), coefficient(e, self.k.flat)]

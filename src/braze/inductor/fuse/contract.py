@@ -117,7 +117,7 @@ def contract(program: Program, log: Log | None = None) -> Program:
             if log is not None:
                 log.append((str(call.outputs[0]), parts))
             continue
-        at = call if parts.epilogue is None else parts.epilogue
+        at: Step = call if parts.epilogue is None else parts.epilogue
         steps.replace(at, [_product(call, parts)] + ([parts.rest] if parts.rest else []))
         for gone in [*[p.kernel for p in parts.prologues.values()], *([] if at is call else [call])]:
             steps.replace(gone, [])
@@ -244,8 +244,9 @@ def _domain(kernel: Kernel, out: Buffer) -> dict[Symbol, IntLike] | Reason:
     return env
 
 
-def _place(out: Buffer) -> tuple[IntLike, ...]:
+def _place(out: Buffer | None) -> tuple[IntLike, ...]:
     """The product's index over its own axes."""
+    assert out is not None
     return tuple([axis_of(d, n, "p") for d, n in enumerate(out.type.sizes)])
 
 

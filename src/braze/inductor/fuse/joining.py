@@ -78,7 +78,7 @@ class Body:
 
     def convert(self, v: Value, dtype: torch.dtype) -> Value:
         """The value in another dtype."""
-        return v if v.dtype is dtype else self.add(Compute("convert", (v,), dtype))  # type: ignore[no-any-return]
+        return v if v.dtype is dtype else self.add(Compute("convert", (v,), dtype))
 
 
 def sliced(kernel: Kernel, keep: set[Any]) -> tuple[Kernel, Kernel | None]:

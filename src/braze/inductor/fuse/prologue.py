@@ -52,9 +52,9 @@ def find_prologue(call: Extern, view: Strided, place: tuple[IntLike, ...], steps
     """How to evaluate a factor of ``call`` at ``place``, an index of the view over the product's axes."""
     made = view.buffer
     makers = steps.writers(made)
-    if len(makers) != 1 or not isinstance(makers[0], Kernel) or makers[0].r:
+    whole = makers[0] if len(makers) == 1 else None
+    if not isinstance(whole, Kernel) or whole.r:
         return NOT_POINTWISE
-    (whole,) = makers
     if made in steps.handed or len(steps.readers(made)) > 1 or _twice(call, made):
         return SHARED
     stores = [i for i in whole.body if isinstance(i, Store)]
