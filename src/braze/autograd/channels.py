@@ -83,7 +83,7 @@ def _cpu_gains(n: Node, x: TensorType) -> bool:
     if transposed or x.dtype is not torch.float32 or w.rank != 4 or not all(isinstance(k, int) for k in sizes):
         return False
     weight = 0 if list(w.sizes[2:]) == [1, 1] else prod(w.sizes)
-    return torch.backends.mkldnn.is_available() and weight <= prod(x.sizes) + prod(result.sizes)
+    return bool(torch._C._has_mkldnn) and weight <= prod(x.sizes) + prod(result.sizes)
 
 
 def _work(n: Node) -> float:

@@ -75,7 +75,7 @@ def _second_routine(e: Extern) -> bool:
     *bias, a, b = e.args
     if not all(isinstance(t, Strided) and _plain(t) for t in e.args):
         return False
-    m, k, n = *a.sizes, b.sizes[1]
+    (m, k), n = a.sizes, b.sizes[1]
     if bias and bias[0].sizes != (n,):
         return False
     if a.strides[1] != 1:

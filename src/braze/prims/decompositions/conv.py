@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from braze.fake.layout import is_channels_last
-from braze.ir import Node, TensorType, contiguous_strides
+from braze.ir import Node, TensorType, contiguous_strides, known_le
 
 from ..builder import Builder
 from ..registry import decomposes
@@ -29,9 +29,9 @@ def of_few_pixels(x: TensorType, w: TensorType, result: TensorType, settings: An
         return False
     if any(padding):
         return False
-    pixels: int = result.sizes[0] * result.sizes[2] * result.sizes[3]
+    n, _, high, wide = result.sizes
     last = all(is_channels_last(t.sizes, t.strides) for t in (x, result))
-    return last and pixels <= MOST_PIXELS
+    return last and known_le(n * high * wide, MOST_PIXELS)
 
 
 def _rows(b: Builder, x: Node) -> Node:
