@@ -19,6 +19,11 @@ def quotient(x: torch.Tensor) -> Any:
     return x.view(x.size(0), torch.div(x.size(1), 4, rounding_mode="trunc"), 4) * 2  # type: ignore[call-overload]
 
 
+def by_name(x: torch.Tensor) -> Any:
+    n = torch.div(x.size(1), 4, rounding_mode="trunc")  # type: ignore[call-overload]
+    return x.as_strided(size=(2, n - 1, 4), stride=(12, 4, 1)) + 1
+
+
 def of_size(x: torch.Tensor) -> Any:
     n = torch.tensor(x.shape[1])
     half = torch.div(n, 2, rounding_mode="trunc")
@@ -32,7 +37,7 @@ def branches(x: torch.Tensor) -> Any:
     return x * n[0].item(), float(n.max()), bool(n[1] == 1)
 
 
-@pytest.mark.parametrize("f", [quotient, of_size, branches], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", [quotient, by_name, of_size, branches], ids=lambda f: f.__name__)
 def test_known(f: Callable[..., Any]) -> None:
     assert check(f, X, fullgraph=True) == []
 

@@ -80,9 +80,9 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
     try:
         out = target(*[p[1] for p in low], **{k: p[1] for k, p in named.items()})
     except DataDependent as e:
-        new = [with_numbers(vm, a) for a in args]
-        if any(a is not b for a, b in zip(args, new)):
-            return record(vm, target, new, kwargs)
+        new, also = [with_numbers(vm, a) for a in args], {k: with_numbers(vm, a) for k, a in kwargs.items()}
+        if any(a is not b for a, b in zip((*args, *kwargs.values()), (*new, *also.values()))):
+            return record(vm, target, new, also)
         unsupported(
             f"{name_of(target)}: {e.what}",
             "keep the shape (torch.where, a mask to multiply by), or move it out of the compiled function",
