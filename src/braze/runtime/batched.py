@@ -77,11 +77,11 @@ class _EngineVmap:
             return None
         if self.level < 1:
             raise _refused()
-        rows: Sequence[Any] = torch._remove_batch_dim(g, self.level, 1, 0).unbind(0)  # type: ignore[attr-defined]
+        rows: Sequence[Any] = torch._remove_batch_dim(g, self.level, 1, 0).unbind(0)
         return rows
 
     def wrap(self, x: Any) -> Any:
-        return torch._add_batch_dim(x, 0, self.level)  # type: ignore[attr-defined]
+        return torch._add_batch_dim(x, 0, self.level)
 
     @contextmanager
     def below(self) -> Iterator[None]:
