@@ -59,6 +59,7 @@ def jobs() -> Iterator[Job]:
     yield Job("tests", tests, 240)
     yield Job("tf32 gradients", script("gradients.py", *BENCH, "--precision", "tf32", "--modes", "default"), 60)
     yield Job("kernels", script("kernels.py"), 60)
+    yield Job("products", script("matmul.py", "--seconds", "40"), 70)
     yield Job("steps", script("steps.py", *BENCH), 120)
     yield Job("eager", script("train.py", *BENCH, *OTHERS, "--compilers", "eager"), 120)
 

@@ -119,8 +119,9 @@ def contract(program: Program, log: Log | None = None) -> Program:
             continue
         at: Step = call if parts.epilogue is None else parts.epilogue
         steps.replace(at, [_product(call, parts)] + ([parts.rest] if parts.rest else []))
-        for gone in [*[p.kernel for p in parts.prologues.values()], *([] if at is call else [call])]:
-            steps.replace(gone, [])
+        gone: list[Step] = [p.kernel for p in parts.prologues.values()]
+        for step in gone if at is call else [*gone, call]:
+            steps.replace(step, [])
         for before, after in parts.folds:
             steps.replace(before, [after])
     done = order([(n, s) for s, n in steps.positions()])
