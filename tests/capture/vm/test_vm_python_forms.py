@@ -119,3 +119,18 @@ def test_weak_references() -> None:
     assert check(make, X, holder) == ["a weak reference made in the compiled function"]
     keyed = weakref.WeakKeyDictionary({holder: 4})
     check(lambda x: x * keyed[holder] + len(keyed), X)
+
+
+def test_a_leaf_written_in_place_raises_where_the_program_catches_it() -> None:
+    import braze
+
+    def writes(y: torch.Tensor) -> str:
+        try:
+            y.add_(1)
+        except RuntimeError:
+            return "caught"
+        return "written"
+
+    compiled = braze.compile(writes, backend="eager")
+    leaf = torch.ones(3, requires_grad=True)
+    assert [compiled(leaf * 2), compiled(leaf), compiled(leaf * 2), compiled(leaf)] == ["written", "caught"] * 2

@@ -220,6 +220,10 @@ class Tracer:
     def guard_mutated_inputs(self) -> None:
         """Where an input is written in place, no other input may be the same tensor."""
         tensors = [v for v in self.inputs if isinstance(v, TensorValue) and v not in self.float_inputs]
+        for v in tensors:
+            if v.fake(self)._version and v.raw is not None and v.source is not None and v.raw.requires_grad:
+                if not v.raw.is_leaf:  # a leaf would raise, at a place where the program may catch it
+                    self.guards.const(v.source.attr("is_leaf"), False)
         mutated = [v.node(self).val for v in tensors if v.fake(self)._version]
         if mutated:
             alike = [v for v in tensors if any(_may_be_one(v.node(self).val, t) for t in mutated)]
