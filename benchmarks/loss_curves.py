@@ -5,8 +5,9 @@
 
 For each case (``model:dtype``; float16 has a ``GradScaler`` that starts high enough to skip steps) and seed, eager and
 braze train the same initial weights on the same batches; the seed decides weights, batches and dropout, whose numbers
-are torch's own in both (``strict_random``).  Curves are means over ``WINDOW`` steps.  At each point: ``spread``, the
-standard deviation over eager's seeds; ``gap``, how far the mean of braze's curves is from the mean of eager's.
+are torch's own in both (``strict_random``; with ``--mode``, braze's).  Curves are means over ``WINDOW`` steps.  At each
+point: ``spread``, the standard deviation over eager's seeds; ``gap``, how far the mean of braze's curves is from the
+mean of eager's.
 Reported: the median and the worst ``gap / spread``, the share of points where braze's mean lies within the range of
 eager's seeds, the final losses by seed, and how many steps the scaler skipped.
 """
@@ -50,7 +51,8 @@ def train(
     device = torch.device(args.device)
     case = build(name, args.size, args.batch, seed=seed)
     model = case.model.to(device).train()
-    fast = braze.compile(model, mode=args.mode, options={"strict_random": True}) if compiled else model
+    how: dict[str, Any] = {"mode": args.mode} if args.mode else {"options": {"strict_random": True}}
+    fast = braze.compile(model, **how) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), args.lr)
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**20, enabled=dtype is torch.float16)
     torch.manual_seed(seed)
