@@ -61,6 +61,7 @@ class Templates:
         self.tiles = [PLAIN]
         monkeypatch.setattr(inductor, "on_gpu", lambda request: True)
         monkeypatch.setattr(inductor, "warm_up", lambda config: None)
+        monkeypatch.setattr(cuda_choice, "agree", lambda first, other, args: True)  # the tests compare, and count calls
         monkeypatch.setattr(products, "start_kernels_cuda", lambda *args: [])
         monkeypatch.setattr(products, "load_later", self.later)
         monkeypatch.setattr(products, "tiles_for", lambda shape, card, rows: self.tiles)
@@ -432,6 +433,8 @@ class Ways:
 
 @pytest.fixture(autouse=True)
 def no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cuda_choice.agree
+    monkeypatch.setattr(cuda_choice, "agree", lambda f, g, args: not args or real(f, g, args))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
@@ -443,6 +446,14 @@ def test_the_fastest_stays() -> None:
 
 def test_noise_does_not_count() -> None:
     assert Ways([1.0, 0.98]).choice() == 0
+
+
+def test_what_gives_other_values_is_left_out() -> None:
+    x = torch.randn(8)
+    agree = cuda_choice.agree
+    assert agree(lambda a: (a,), lambda a: (a * 1.001,), (x,))
+    assert not agree(lambda a: (a,), lambda a: (a + a.abs().max(),), (x,))
+    assert not agree(lambda a: (a,), lambda a: (a * float("nan"),), (x,))
 
 
 def test_what_fails_is_left_out() -> None:

@@ -28,7 +28,11 @@ def test_every_form_of_tile() -> None:
         p = x.double() @ w.double()
         wants = {"mm": p, "silu": F.silu(p)}
         kernel = big(m, n, k, BF16)
-        waiting = {t: (e := emit_product(kernel, t, H200), load_later(e.code, 0, Config.from_env())) for t in FORMS}
+        waiting = {
+            t: (e := emit_product(kernel, t, H200), load_later(e.code, 0, Config.from_env()))
+            for t in FORMS
+            if not t.descriptors
+        }
         for tile, (made, wait) in waiting.items():
             run = wait(120.0)
             assert run is not None, tile
