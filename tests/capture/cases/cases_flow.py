@@ -132,11 +132,12 @@ CASES = {
         "r = [0] * 3\nr[0], r[1], r[-1] = 'abc'",
         "class_ = type(obj)\nr = class_ is Box, class_.__name__, class_.kind",
         "r = isinstance(obj, (Sub, Box)), isinstance(Sub(1), Box), issubclass(Sub, Box), type(Sub(1)) is Box",
+        "r = float(x.sum())",
     ],
     1: [
         "print('a')\nr = 1",
         "y2 = x + 1\nprint('b', n)\nr = y2 * 2",
-        "r = float(x.sum())",
+        "r = int(x.sum())",
         "r = loud(x, 1) * 2",
         "r = x + 1\nif r.sum() > 0:\n    r = r * 2\nelse:\n    r = r - 1",
         "with Manager(log):\n    r = x + 1\n    print('in')\n    r = r * 2",
