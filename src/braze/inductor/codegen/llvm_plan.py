@@ -447,6 +447,9 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
             streamed = chunk = COLUMNS
         elif chunk and units:
             streamed = min(streamed, chunk)
+    if vector_safe and vector and not nest.r and not chunk and tile is None and woven is None:
+        units, short = split_short(units, vector)
+        serial = short + serial
     parallel = target.openmp and (bool(units) or chunk > 0 or owned is not None) and _worth_threads(nest)
     masked = target.vector_bits == 512
     plan = Plan(nest, units, serial, vector, in_r, lanes, chunk, last, parallel, masked, tile)
@@ -458,6 +461,24 @@ def make_plan(kernel: Kernel, target: Target) -> Plan:
         plan.cuts = find_cuts(nest.body, vector)
     plan.stash = choose_stash(plan)
     return plan
+
+
+UNIT = 128  # elements, below which finding a unit's place costs about as much as its work
+ENOUGH_UNITS = 512
+
+
+def split_short(units: list[Axis], vector: Axis) -> tuple[list[Axis], list[Axis]]:
+    """(unit axes, last ones that are loops inside of a unit instead): a short row alone is less work than the divisions
+    that find its place."""
+    units, inner = list(units), []
+    each = estimate(vector.size)
+    while len(units) > 1 and each < UNIT:
+        size = units[-1].size
+        if not isinstance(size, int) or estimate(product([a.size for a in units[:-1]])) < ENOUGH_UNITS:
+            break
+        each *= size
+        inner.insert(0, units.pop())
+    return units, inner
 
 
 COLUMNS = 4096  # whose running results fit the first-level cache
