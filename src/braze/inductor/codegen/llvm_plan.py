@@ -4,7 +4,8 @@ threads, and how many passes over the reduction axes there are.
 The nest, outermost first::
 
     unit        the parallel x axes, flattened (and chunks of the vector axis, if that is an x axis); split over threads
-    serial x    axes that must not run in parallel (several points add, sum or indirectly store to one element)
+    serial x    axes that must not run in parallel (several points add, sum or indirectly store to one element), and
+                those that make a unit's work out of rows that are short
     vector x    if the vector axis is an x axis
     pass 0, 1   each a loop over the r axes (the vector axis last, if it is an r axis)
 
