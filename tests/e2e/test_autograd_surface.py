@@ -669,7 +669,7 @@ def version_error(wrap):
 
 
 BREAKS = {
-    "hook_intermediate_inside", "hook_inside_effect", "hook_removed_inside", "hook_on_input_inside",
+    "hook_inside_effect", "hook_removed_inside", "hook_on_input_inside",
     "retain_grad_inside", "saved_hooks_inside", "save_on_cpu_inside", "inplace_leaf_view_error", "inplace_leaf_error",
     "new_leaf_returned", "module_full_backward_hook",
 }  # fmt: skip
