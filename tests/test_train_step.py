@@ -129,7 +129,8 @@ def test_lbfgs_breaks_and_is_right() -> None:
     for p, q in zip(models[0].parameters(), models[1].parameters()):
         torch.testing.assert_close(p, q)
     log = log_of(fast)
-    assert log is not None and "searches by the values of the loss" in " ".join(str(b) for b in log.breaks)
+    # Why depends on whether torch's own compiler was loaded before: it then marks the step as not to be traced.
+    assert log is not None and any("step()" in b.reason and "LBFGS" in str(b) for b in log.breaks)
     assert len(log.graphs) <= 4  # the closure's parts; nothing of the search
 
 

@@ -10,6 +10,7 @@ import linecache
 import random
 import re
 import sys
+import time
 import types
 import warnings
 from dataclasses import dataclass, field
@@ -148,13 +149,19 @@ def _leaves(v: Any) -> list[torch.Tensor]:
     return [t for x in v for t in _leaves(x)] if isinstance(v, (list, tuple)) else []
 
 
+SLOW = 2.0  # seconds in eager: a program whose lists or strings double in nested loops, and fill the memory
+
+
 def difference(seed: int, source: str | None = None, calls: list[Call] | None = None) -> str | None:
     """What differs between eager and compiled for a seed; None if nothing does."""
     _forget()
     plain, other = load(seed, source), load(seed, source)
     compiled = braze.compile(other.f, backend="eager")
     for k, call in enumerate(calls_of(seed) if calls is None else calls):
+        start = time.perf_counter()
         want = run(plain, plain.f, call)
+        if time.perf_counter() - start > SLOW:
+            return None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CompileWarning)
             got = run(other, compiled, call)

@@ -12,6 +12,8 @@ import pytest
 import torch
 from vm_harness import Log, check, compiled
 
+import braze
+from braze.api import log_of
 from braze.capture import Skip, capture_frame
 from braze.errors import Unsupported
 
@@ -492,3 +494,23 @@ def test_modes_after_a_break_are_the_frames_own():
         y, z, w = compiled(f, Log())(x)
     assert torch.is_grad_enabled()
     assert not y.requires_grad and not z.requires_grad and w.requires_grad
+
+
+def test_containers_of_many_items_are_pythons() -> None:
+    """Capture follows items one by one: making, growing and reading a large list takes Python's time."""
+
+    def f(x: torch.Tensor, n: int) -> tuple[torch.Tensor, int, list[int], int]:
+        a = [0] * n
+        b = list(range(n))
+        c = [1, 2]
+        for _ in range(16):
+            c += c
+        return x + b[-1] + len(a), len(c), c[:2], sum(1 for v in b if v % 2)
+
+    compiled = braze.compile(f, backend="eager")
+    start = time.process_time()
+    for n in (10, 300_000):
+        got, want = compiled(torch.ones(2), n), f(torch.ones(2), n)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+    assert time.process_time() - start < 5  # 10 s and more, item by item
+    assert any("more than 20,000 items" in b.reason for b in log_of(compiled).breaks)

@@ -18,7 +18,7 @@ from .values.floats import FloatValue
 from .values.functions import MethodValue
 from .values.mappings import DictValue, DictView, SetValue
 from .values.objects import ObjectValue
-from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue, room_for
 from .values.symbolic import varies
 from .values.tensor import TensorValue
 
@@ -166,11 +166,15 @@ def unary(vm: Tracer, op: str, a: Value) -> Value:
 def _concat(vm: Tracer, a: SequenceValue, b: Value, op: str) -> Value | None:
     if isinstance(a, ListValue):
         if op == "+=":
-            a.extend(vm, vm.unpack(b))
+            new = vm.unpack(b)
+            room_for(len(a.parts(vm)) + len(new))
+            a.extend(vm, new)
             return a
         if isinstance(b, ListValue):
+            room_for(a.length(vm) + b.length(vm))
             return ListValue([*a.items(vm), *b.items(vm)])
     elif isinstance(b, TupleValue):
+        room_for(a.length(vm) + b.length(vm))
         cls = torch.Size if a.cls is torch.Size and b.cls in (tuple, torch.Size) else tuple
         return TupleValue([*a.items(vm), *b.items(vm)], cls)
     return None
@@ -178,6 +182,7 @@ def _concat(vm: Tracer, a: SequenceValue, b: Value, op: str) -> Value | None:
 
 def _repeat(vm: Tracer, a: SequenceValue, b: Value, op: str) -> Value:
     n = vm.as_index(b)
+    room_for(a.length(vm) * n)
     if isinstance(a, ListValue):
         if op == "*=":
             items = a.edit(vm)

@@ -13,7 +13,7 @@ from .signals import NotConst, Raised, unsupported
 from .values.base import NONE, Const, ObjectKey, TupleKey, Value
 from .values.functions import MethodValue
 from .values.objects import ObjectValue
-from .values.sequences import SequenceValue, SliceValue, TupleValue
+from .values.sequences import SequenceValue, SliceValue, TupleValue, room_for
 from .values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ def unpack(vm: Tracer, v: Value) -> list[Value]:
     out = []
     while (x := it.next(vm)) is not None:
         out.append(x)
-        if len(out) > 1_000_000:
-            unsupported("an iterator without end")
+        room_for(len(out))
     return out
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..signals import NotConst
+from ..signals import NotConst, unsupported
 from .base import Const, TupleKey, Value
 from .iterators import SequenceIterator
 
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
     from ..rebuild import Rebuilder
     from ..tracer import Tracer
+
+
+MAX_ITEMS = 20_000
+
+
+def room_for(count: int) -> None:
+    """Break where a container would get more items than capture follows one by one."""
+    if count > MAX_ITEMS:
+        unsupported(f"a container of more than {MAX_ITEMS:,} items", "make it outside, or as a tensor")
 
 
 class SequenceValue(Value):
@@ -49,6 +58,7 @@ class SequenceValue(Value):
         if self._items is None:
             source = self.source
             assert source is not None
+            room_for(len(self.raw))
             vm.guards.length(source, len(self.raw))
             child = source.item if self.cls in (list, tuple, deque) else source.raw_item
             base = list if isinstance(self.raw, list) else tuple if isinstance(self.raw, tuple) else deque
@@ -56,6 +66,9 @@ class SequenceValue(Value):
         return self._items
 
     def length(self, vm: Tracer) -> int:
+        if self._items is None and self.source is not None:
+            vm.guards.length(self.source, len(self.raw))
+            return len(self.raw)
         return len(self.items(vm))
 
     def truth(self, vm: Tracer) -> bool:
@@ -144,6 +157,9 @@ class ListValue(SequenceValue):
             out += self.tail
             self.tail = []
         return out
+
+    def length(self, vm: Tracer) -> int:
+        return SequenceValue.length(self, vm) + len(self.tail)
 
     def extend(self, vm: Tracer, new: list[Value]) -> None:
         """Append; needs to know nothing of the items of an existing list."""
