@@ -471,7 +471,8 @@ ENOUGH_UNITS = 512
 def split_short(units: list[Axis], vector: Axis) -> tuple[list[Axis], list[Axis]]:
     """(unit axes, last ones that are loops inside of a unit instead): a short row alone is less work than the divisions
     that find its place."""
-    units, inner = list(units), []
+    units = list(units)
+    inner: list[Axis] = []
     each = estimate(vector.size)
     while len(units) > 1 and each < UNIT:
         size = units[-1].size
