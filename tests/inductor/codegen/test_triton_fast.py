@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,13 +16,6 @@ from triton_interpreter import Interpreter
 from braze.inductor.codegen.triton_emit import Emitted, emit_triton
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
-
-
-@pytest.fixture(scope="module")
-def triton_run() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.close()
 
 
 def pointwise(

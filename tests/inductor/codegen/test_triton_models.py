@@ -4,7 +4,7 @@ host text, Triton kernels in the interpreter, channels_last, memory reuse, autoc
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +22,6 @@ from triton_simulated import captured, simulate_steps, simulate_training
 from braze.bench.models import Hybrid
 
 Network, without_dropout = captured.Network, captured.without_dropout
-
-
-@pytest.fixture(scope="module")
-def triton_run() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.close()
 
 
 class SmallResNet(nn.Module):
@@ -83,8 +76,9 @@ def eager(case: Network, autocast: bool) -> dict[str, torch.Tensor]:
     return {"loss": loss.detach(), **dict(model.named_buffers()), **{n: p.grad for n, p in model.named_parameters()}}
 
 
-def simulated(make: Callable[[], Network], case: Network, precision: str, triton_run: Interpreter) -> dict[str, Any]:
-    """The same of the generated programs."""
+def on_meta(make: Callable[[], Network], case: Network) -> tuple[Network, nn.Module, dict[int, torch.Tensor]]:
+    """(the network on meta tensors, a copy of the case's model, what each meta tensor stands for: by id, that copy's
+    parameters and buffers and the case's inputs)."""
     with torch.device("meta"):
         ghost = make()
     without_dropout(ghost.model)
@@ -93,6 +87,13 @@ def simulated(make: Callable[[], Network], case: Network, precision: str, triton
     state = {**dict(ghost.model.named_parameters()), **dict(ghost.model.named_buffers())}
     values = {id(state[n]): t.detach() for n, t in names.items()}
     values |= {id(m): t for m, t in zip((*ghost.inputs, ghost.target), (*case.inputs, case.target))}
+    return ghost, model, values
+
+
+def simulated(make: Callable[[], Network], case: Network, precision: str, triton_run: Interpreter) -> dict[str, Any]:
+    """The same of the generated programs."""
+    ghost, model, values = on_meta(make, case)
+    state = dict(ghost.model.named_parameters())
     loss, grads, runs = simulate_training(captured.training(ghost, precision=precision), values, triton_run)
     assert all(r.calls > 10 for r in runs)
     assert set(grads) == {id(state[n]) for n, _ in model.named_parameters()}
@@ -142,14 +143,7 @@ def test_whole_steps(name: str, triton_run: Interpreter) -> None:
     """Forward, loss, backward and AdamW as one program, several times: parameters move as float64's do in eager."""
     case, rate, steps = NETWORKS[name](), 1e-3, 3
     without_dropout(case.model)
-    with torch.device("meta"):
-        ghost = NETWORKS[name]()
-    without_dropout(ghost.model)
-    model = copy.deepcopy(case.model)
-    names = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    state = {**dict(ghost.model.named_parameters()), **dict(ghost.model.named_buffers())}
-    values = {id(state[n]): t.detach() for n, t in names.items()}
-    values |= {id(m): t for m, t in zip((*ghost.inputs, ghost.target), (*case.inputs, case.target))}
+    ghost, model, values = on_meta(NETWORKS[name], case)
     losses, run = simulate_steps(captured.whole_step(ghost, precision="tf32"), values, triton_run, steps, rate)
     assert run.calls > 20 * steps
     inputs = tuple(x.double() if x.is_floating_point() else x for x in case.inputs)

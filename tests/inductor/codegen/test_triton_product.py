@@ -46,13 +46,6 @@ TMA_SLICED = Tile(32, 32, 32, 4, 2, 8, True, True, 2, 2)
 TILES = {"plain": PLAIN, "persistent": PERSISTENT, "tma": TMA, "sliced": SLICED, "tma sliced": TMA_SLICED}
 
 
-@pytest.fixture(scope="module")
-def triton_run() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.close()
-
-
 class Templates:
     """braze.compile on CPU tensors where products run as templates in Triton's interpreter."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ from braze.prims.builder import Policy
 from braze.prims.decompose import decompose
 
 GPU = Policy(one_pass_statistics=True, max_pools=True)
-
-
-@pytest.fixture(scope="module")
-def triton_run() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.close()
 
 
 class Stop(Exception):

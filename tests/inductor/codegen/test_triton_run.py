@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ from braze.ir import Graph, symbol, tensor_type
 from braze.prims.decompose import decompose
 
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
-
-
-@pytest.fixture(scope="module")
-def triton_run() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.close()
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:

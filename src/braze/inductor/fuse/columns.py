@@ -339,11 +339,11 @@ class _Writer:
         late = set() if whole else _late(k)
         for i in k.body:
             if isinstance(i, Store) and whole:
-                index = remap(i.index, env)
-                bound = tuple([(s, new[v]) for s, v in i.indirect])
-                self.body.append(Store(i.buffer, index, new[i.value], i.mode, bound, i.mask and new[i.mask]))
+                store = rebound(i, new, env)
+                assert isinstance(store, Store)
+                self.body.append(store)
                 if _direct(i):
-                    self.kept[i.buffer, index] = new[i.value]
+                    self.kept[i.buffer, store.index] = new[i.value]
             elif i not in late and not isinstance(i, Store):
                 new[i] = self._value(i, env, new)
         return new

@@ -45,8 +45,8 @@ from braze.inductor.loops import (
     operands,
 )
 from braze.inductor.loops.interpret import buffers_in
-from braze.inductor.loops.ref import axis_of, offset_of, remap
-from braze.ir import Expr, IntLike, Symbol, TensorType, product, substitute, symbol_of, symbols
+from braze.inductor.loops.ref import axis_of, offset_of
+from braze.ir import Expr, IntLike, Symbol, TensorType, product, symbol_of, symbols
 
 from .joining import Body, Steps, sliced
 from .match import complete, covers, match
@@ -54,6 +54,7 @@ from .ops import hint, nbytes
 from .overwrite import candidates
 from .prologue import Prologue, find_prologue
 from .schedule import order, writes_of
+from .split import rebound
 from .tall import rechunked
 from .traits import CYCLE, DIFFERENT_DEVICE, DIFFERENT_DOMAIN, OTHER_POINT, Reason
 
@@ -316,8 +317,8 @@ def _moved(b: Body, i: Any, out: Buffer, value: Value, env: dict[Symbol, IntLike
     if isinstance(i, Load):
         if i.buffer is out:
             return value
-        bound = tuple([(s, b.convert(new[v], v.dtype)) for s, v in i.indirect])
-        return b.add(Load(i.buffer, remap(i.index, env), bound, i.mask and new[i.mask], i.other))
+        bound = {v: b.convert(new[v], v.dtype) for _, v in i.indirect}
+        return b.add(rebound(i, new | bound, env))
     if isinstance(i, Compute):
         args = [new[a] for a in i.args]
         if i.fn == "convert" and args[0].dtype is i.dtype:
@@ -326,14 +327,11 @@ def _moved(b: Body, i: Any, out: Buffer, value: Value, env: dict[Symbol, IntLike
         return b.add(Compute(i.fn, tuple(exact), i.dtype, i.attrs))
     if isinstance(i, Reduce):  # of a tile's rows: where it is stored, all of them add
         return new[i.value]
-    if isinstance(i, Index):
-        return b.add(Index(substitute(i.expr, env), i.dtype))
-    if isinstance(i, Store):
-        bound = tuple([(s, new[v]) for s, v in i.indirect])
-        stored = b.convert(new[i.value], i.buffer.type.dtype)
-        mode = "sum" if isinstance(i.value, Reduce) else i.mode
-        return b.add(Store(i.buffer, remap(i.index, env), stored, mode, bound, i.mask and new[i.mask]))
-    return b.add(i)
+    made = rebound(i, new, env)
+    if isinstance(made, Store):
+        stored = b.convert(made.value, made.buffer.type.dtype)
+        made = replace(made, value=stored, mode="sum" if isinstance(i.value, Reduce) else made.mode)
+    return b.add(made)
 
 
 def _whole_of(view: Strided, k: int) -> Buffer:

@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from braze.inductor.loops import Buffer, Compute, Extern, Index, Kernel, Load, Store, Strided, Value
-from braze.inductor.loops.ref import delinearize, remap
-from braze.ir import IntLike, Symbol, substitute
+from braze.inductor.loops import Buffer, Compute, Extern, Kernel, Load, Store, Strided, Value
+from braze.inductor.loops.ref import delinearize
+from braze.ir import IntLike, Symbol
 
 from .joining import Body, Steps
 from .match import complete, match
 from .ops import COSTS
+from .split import rebound
 from .traits import OTHER_POINT, Reason
 
 MOST_COST, MOST_LOADS = 12, 2
@@ -44,7 +45,7 @@ class Prologue:
         for i in self.kernel.body:
             if isinstance(i, Store):
                 return b.convert(new[i.value], i.buffer.type.dtype)
-            new[i] = b.add(_moved(i, env, new))
+            new[i] = b.add(rebound(i, new, env))
         raise AssertionError("a kernel ends in its store")
 
 
@@ -88,11 +89,3 @@ def _env(kernel: Kernel, view: Strided, place: tuple[IntLike, ...]) -> dict[Symb
     if env is None or not complete(env, sizes, {}):
         return OTHER_POINT
     return env
-
-
-def _moved(i: Any, env: dict[Symbol, IntLike], new: dict[Any, Any]) -> Any:
-    if isinstance(i, Load):
-        return Load(i.buffer, remap(i.index, env), (), i.mask and new[i.mask], i.other)
-    if isinstance(i, Compute):
-        return Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
-    return Index(substitute(i.expr, env), i.dtype) if isinstance(i, Index) else i

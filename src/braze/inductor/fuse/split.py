@@ -8,6 +8,8 @@ kernel.  A chunk count that does not divide the axis masks the last chunk.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -195,19 +197,10 @@ class _Splitter:
         return self.add(Compute("bitwise_and", (mask, own), torch.bool))  # type: ignore[no-any-return]
 
     def _moved(self, i: Instr, mask: Value | None) -> Instr:
-        new = self.new
-        if isinstance(i, (Load, Store)):
-            bound = tuple([(s, new[v]) for s, v in i.indirect])
-            both = self._both(mask, None if i.mask is None else new[i.mask])
-            index = remap(i.index, self.env)
-            if isinstance(i, Load):
-                return Load(i.buffer, index, bound, both, i.other)
-            return Store(i.buffer, index, new[i.value], i.mode, bound, both)
-        if isinstance(i, Compute):
-            return Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
-        if isinstance(i, Index):
-            return Index(substitute(i.expr, self.env), i.dtype)
-        return i
+        made = rebound(i, self.new, self.env)
+        if isinstance(made, (Load, Store)):
+            return replace(made, mask=self._both(mask, made.mask))
+        return made
 
     def _partial(self, i: Reduce, mask: Value | None, folds: bool) -> None:
         value = self.new[i.value]
@@ -243,15 +236,22 @@ class _Splitter:
         return Kernel(k.name, k.x, r, in_passes(body, r), k.device, k.origin)
 
 
-def rebound(i: Instr, new: dict[Any, Any]) -> Instr:
+def rebound(i: Instr, new: dict[Any, Any], env: Mapping[Symbol, IntLike] | None = None) -> Instr:
+    """The instruction over new operands and, with ``env``, other axes."""
     if isinstance(i, (Load, Store)):
         bound = tuple([(s, new[v]) for s, v in i.indirect])
         mask = None if i.mask is None else new[i.mask]
+        index = remap(i.index, env) if env else i.index
         if isinstance(i, Load):
-            return Load(i.buffer, i.index, bound, mask, i.other)
-        return Store(i.buffer, i.index, new[i.value], i.mode, bound, mask)
-    assert isinstance(i, Compute)
-    return Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
+            return Load(i.buffer, index, bound, mask, i.other)
+        return Store(i.buffer, index, new[i.value], i.mode, bound, mask)
+    if isinstance(i, Compute):
+        return Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
+    if isinstance(i, Reduce):
+        return Reduce(i.kind, new[i.value], i.dtype)
+    if isinstance(i, Index) and env:
+        return Index(substitute(i.expr, env), i.dtype)
+    return i
 
 
 def _axis(name: str, size: int) -> Axis:

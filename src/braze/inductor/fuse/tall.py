@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from braze.inductor.loops import Axis, Buffer, Compute, Index, Kernel, Load, Reduce, Store, operands
-from braze.inductor.loops.ref import axis_of, remap
-from braze.ir import Expr, IntLike, Symbol, contiguous_strides, substitute, symbol_of, symbols
+from braze.inductor.loops.ref import axis_of
+from braze.ir import Expr, IntLike, Symbol, contiguous_strides, symbol_of, symbols
 
 from .joining import Steps
+from .split import rebound
 from .traits import Reason
 
 ROWS = (128, 64)  # of a tile; the first that divides the product's rows
@@ -139,22 +140,10 @@ def _rewritten(body: list[Any], env: dict[Symbol, IntLike], made: dict[Buffer, B
     new: dict[Any, Any] = {}
     out = []
     for i in body:
-        if isinstance(i, Load):
-            bound = tuple([(s, new[v]) for s, v in i.indirect])
-            got: Any = Load(made.get(i.buffer, i.buffer), remap(i.index, env), bound, i.mask and new[i.mask], i.other)
-        elif isinstance(i, Store):
-            bound = tuple([(s, new[v]) for s, v in i.indirect])
-            index = remap(i.index, env)
-            if i.buffer in made:
-                index = (at, *index[1:])
-            b = made.get(i.buffer, i.buffer)
-            got = Store(b, index, new[i.value], i.mode, bound, i.mask and new[i.mask])
-        elif isinstance(i, Compute):
-            got = Compute(i.fn, tuple([new[a] for a in i.args]), i.dtype, i.attrs)
-        elif isinstance(i, Reduce):
-            got = Reduce(i.kind, new[i.value], i.dtype)
-        else:
-            got = Index(substitute(i.expr, env), i.dtype) if isinstance(i, Index) else i
+        got = rebound(i, new, env)
+        if isinstance(got, (Load, Store)) and got.buffer in made:
+            index = (at, *got.index[1:]) if isinstance(got, Store) else got.index
+            got = replace(got, buffer=made[got.buffer], index=index)
         new[i] = got
         out.append(got)
     return out
