@@ -505,7 +505,10 @@ def test_containers_of_many_items_are_pythons() -> None:
         c = [1, 2]
         for _ in range(16):
             c += c
-        return x + b[-1] + len(a), len(c), c[:2], sum(1 for v in b if v % 2)
+        d = [1, 2]
+        for _ in range(16):
+            d.extend(d)
+        return x + b[-1] + len(a) + len(d), len(c), c[:2], sum(1 for v in b if v % 2)
 
     compiled = braze.compile(f, backend="eager")
     start = time.process_time()

@@ -145,7 +145,7 @@ def list_extend(f: Frame, o: Op) -> None:
     items = f.vm.unpack(f.stack.pop())
     target = f.stack[-o.arg]
     assert isinstance(target, ListValue)
-    target.edit(f.vm).extend(items)
+    target.extend(f.vm, items)
 
 
 @op("SET_UPDATE")

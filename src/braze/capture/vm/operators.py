@@ -166,9 +166,7 @@ def unary(vm: Tracer, op: str, a: Value) -> Value:
 def _concat(vm: Tracer, a: SequenceValue, b: Value, op: str) -> Value | None:
     if isinstance(a, ListValue):
         if op == "+=":
-            new = vm.unpack(b)
-            room_for(len(a.parts(vm)) + len(new))
-            a.extend(vm, new)
+            a.extend(vm, vm.unpack(b))
             return a
         if isinstance(b, ListValue):
             room_for(a.length(vm) + b.length(vm))

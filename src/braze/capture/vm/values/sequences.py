@@ -163,6 +163,7 @@ class ListValue(SequenceValue):
 
     def extend(self, vm: Tracer, new: list[Value]) -> None:
         """Append; needs to know nothing of the items of an existing list."""
+        room_for(len(self.parts(vm)) + len(new))
         if self._items is None:
             vm.effects.touch(self)
             self.tail += new
