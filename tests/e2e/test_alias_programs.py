@@ -112,6 +112,10 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    braze.graph_break()\n    x0.add_(1)\n    return v,\n",
         [0], [1], True, False, {},
     ),
+    "the greatest element, which a write through .data moved away": (
+        "def program(x0):\n    y = x0 * x0.t().max() * x0.min()\n    x0.data.mul_(2)\n    return y,\n",
+        [0], [0], True, False, {},
+    ),
 }  # fmt: skip
 
 

@@ -729,3 +729,14 @@ def test_is_leaf_is_guarded() -> None:
     fast = braze.compile(lambda x: x * 2 if x.is_leaf else x * 3)
     x = torch.ones(2, requires_grad=True)
     assert fast(x).sum() == 4 and fast(x * 1).sum() == 6 and fast(x).sum() == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("f", [torch.max, torch.min, torch.amax, torch.median], ids=lambda f: f.__name__)
+def test_an_infinite_gradient_reaches_only_the_extremes(f: Callable[..., Any], dtype: torch.dtype) -> None:
+    found = []
+    for g in (f, braze.compile(f)):
+        x = torch.tensor([[3.0, 1.0, 3.0], [1.0, -2.0, -2.0]], dtype=dtype, requires_grad=True)
+        found.append(torch.autograd.grad(g(x), x, torch.tensor(torch.inf, dtype=dtype)))
+    torch.testing.assert_close(*found, equal_nan=True, rtol=0, atol=0)
+    assert found[0][0].isinf().any()

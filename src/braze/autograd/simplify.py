@@ -146,6 +146,35 @@ def _made(value: float | None) -> Row:
     return row
 
 
+def _evenly(node: Node) -> Node | None:
+    """A gradient divided among equal elements, as ``max`` has it: 0 * inf where there are none, or where it is infinite.
+    The engine writes that product for CUDA and for subclasses, which fakes are; on a CPU it fills the elements."""
+    mask, share = node.args
+    if node.val.device.type != "cpu" or not _matches(mask) or not _is(share, aten.div.Tensor) or share.val.rank:
+        return None
+    count = share.args[1]
+    if not _is(count, aten.sum.default) or count.args[0] is not mask or share.val.dtype != node.val.dtype:
+        return None
+    return _again(node, aten.where.ScalarOther, mask, share, 0)
+
+
+def _matches(x: Any) -> bool:
+    """``x == y``, or both NaN: the engine's own spelling."""
+    if not _is(x, aten.logical_or.default) or not _is(x.args[0], aten.eq.Tensor):
+        return False
+    both = x.args[1]
+    return _is(both, aten.logical_and.default) and all(_is(a, aten.isnan.default) for a in both.args)
+
+
+def _is(x: Any, target: OpOverload) -> bool:
+    return isinstance(x, Node) and x.op == "call" and x.target is target
+
+
+def _product(node: Node) -> Node | None:
+    return _TIMES_ONE(node) or _evenly(node)
+
+
+_TIMES_ONE = _neutral(1)
 _MADE = {
     aten.zeros_like.default: _made(0),
     aten.ones_like.default: _made(1),
@@ -163,7 +192,8 @@ ROWS: dict[OpOverload, Row] = {
     aten.alias.default: _same_type,
     aten.expand.default: _same_type,
     aten.slice.Tensor: _same_type,
-    **{op: _neutral(1) for op in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)},
+    aten.mul.Tensor: _product,
+    **{op: _TIMES_ONE for op in (aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)},
     aten.pow.Tensor_Scalar: _neutral(1),
     aten.t.default: _undone,
     aten.transpose.int: _undone,
