@@ -147,7 +147,7 @@ def _made(value: float | None) -> Row:
 
 
 def _evenly(node: Node) -> Node | None:
-    """A gradient divided among equal elements, as ``max`` has it: 0 * inf where there are none, or where it is infinite.
+    """A gradient divided among equal elements, as ``max`` has it: 0 * inf for none and for infinite ones.
     The engine writes that product for CUDA and for subclasses, which fakes are; on a CPU it fills the elements."""
     mask, share = node.args
     if node.val.device.type != "cpu" or not _matches(mask) or not _is(share, aten.div.Tensor) or share.val.rank:
