@@ -170,8 +170,7 @@ def difference(seed: int, source: str | None = None, calls: list[Call] | None = 
         if caught:
             return f"{where}: {caught[0].message}"
         w, g = want[1], got[1]
-        unbound = isinstance(w, NameError) and isinstance(g, NameError)  # a continuation's cells are free variables
-        if not unbound and (type(w).__name__ != type(g).__name__ or _text(w) != _text(g)):
+        if type(w).__name__ != type(g).__name__ or _text(w) != _text(g):
             return f"{where}: error {w!r} != {g!r}"
         if want[2] != got[2]:
             return f"{where}: printed {want[2]!r} != {got[2]!r}"
@@ -184,7 +183,7 @@ def difference(seed: int, source: str | None = None, calls: list[Call] | None = 
         alike = [_identities([side[0], side[3]]) for side in (want, got)]
         if alike[0] != alike[1]:
             return f"{where}: which objects are the same: {alike[0]} != {alike[1]}"
-        if w is not None and not unbound and _chain(w) != _chain(g):
+        if w is not None and _chain(w) != _chain(g):
             return f"{where}: chain {_chain(w)} != {_chain(g)}"
     del want, got, w, g, a, b
     gc.collect()

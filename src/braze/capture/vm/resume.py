@@ -29,11 +29,12 @@ from braze.capture.bytecode import (
 from braze.capture.emit import Emitter
 
 from .decode import variable_slots
+from .signals import unsupported
+from .unbound import ENDS, call_instead, may_be_unbound
 
 NULL_ENTRY = "null"
 VALUE_ENTRY = "value"
 EXCEPTION_ENTRY = "exception"  # what PUSH_EXC_INFO leaves below an exception; passed is the one being handled
-_ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP", "JUMP_NO_INTERRUPT"))
 _VARIABLES = LOCALS | CELLS
 CALLEE = "<callee>"
 AT_INSTRUCTION, AFTER_CALL, AS_GENERATOR = "at", "after call", "generator"
@@ -72,7 +73,7 @@ def reachable(b: Bytecode, start: int) -> set[int]:
             if isinstance(item, Instr):
                 if isinstance(item.arg, Label):
                     todo.append(where[item.arg])
-                if item.op in _ENDS:
+                if item.op in ENDS:
                     break
             i += 1
     return seen
@@ -99,6 +100,7 @@ class _Analysis:
         self.closure = [*b.cellvars, *b.freevars]
         self.slots = [*b.varnames, *(c for c in b.cellvars if c not in b.varnames), *b.freevars]
         self.live: dict[int, frozenset[str]] = {}
+        self.unbound = may_be_unbound(code, b)
 
 
 _ANALYSES: dict[int, _Analysis] = {}  # by id of the code
@@ -154,7 +156,8 @@ def original_place(code: CodeType, index: int) -> tuple[CodeType, int]:
     if found is None:
         return code, index
     at = found.indices[index]
-    assert at is not None, "a break in the beginning of a continuation"
+    if at is None:
+        unsupported("a break in the deletion of an unbound captured variable")
     return found.code, at
 
 
@@ -193,13 +196,18 @@ def _make(
     _unique_names(b)
     place: dict[Instr, int] = {ins: i for i, ins in enumerate(b.instructions)}
     at = item_of(b, index)
-    keep = reachable(b, at)
+    keep, unbound = reachable(b, at), _analysis(code).unbound
     start = Label("entry")
     items: list[Instr | Label] = []
     for i, item in enumerate(b.items):
         if i == at and entry != AFTER_CALL:
             items.append(start)
-        if isinstance(item, Label) or i in keep:
+        if i in unbound and i in keep:
+            assert isinstance(item, Instr)
+            instead = call_instead(item)
+            place.update(dict.fromkeys([x for x in instead if x.op != "POP_TOP"], place[item]))
+            items += instead
+        elif isinstance(item, Label) or i in keep:
             items.append(item)
         if i == at and entry == AFTER_CALL:
             assert isinstance(item, Instr)

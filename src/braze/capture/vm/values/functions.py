@@ -52,7 +52,9 @@ class CellValue(Value):
             try:
                 raw = self.raw.cell_contents
             except ValueError:
-                unsupported("reading an empty closure cell of an existing function")
+                unsupported(
+                    "reading a captured variable that is unbound", "give the variable a value on every way to its use"
+                )
             self.contents = vm.wrap(raw, self.source.cell_contents())
             vm.found.append(self.contents)
         return self.contents
