@@ -116,6 +116,21 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "def program(x0):\n    y = x0 * x0.t().max() * x0.min()\n    x0.data.mul_(2)\n    return y,\n",
         [0], [0], True, False, {},
     ),
+    "as_strided of a view that is no view for autograd": (
+        "def program(x0):\n    v = x0.roll(1)\n    w = v.view(torch.int32).view(torch.float32)\n"
+        "    return w.as_strided(w.shape, w.stride()), v\n",
+        [0], [0], False, True, {},
+    ),
+    "as_strided of a part that was detached": (
+        "def program(x0):\n    v = x0.sin()\n    w = v[1:].detach()[1:]\n"
+        "    return w.as_strided((2, 2), (6, 1)), v, w.as_strided((2, 2), (1, 2)).data.as_strided((2,), (2,))\n",
+        [0], [0], False, True, {},
+    ),
+    "a part that was detached, overwritten through its strides": (
+        "def program(x0):\n    v = x0.sin()\n    w = v[1:].detach()\n    w.as_strided((2, 2), (6, 1)).mul_(3)\n"
+        "    return w, v, w.as_strided((2, 2), (6, 1))\n",
+        [0], [0], True, False, {},
+    ),
 }  # fmt: skip
 
 

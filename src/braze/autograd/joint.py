@@ -255,7 +255,6 @@ def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputS
 
 def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
     """The steps from the memory's owner; a view of all of it is another tensor."""
-    first = o.node.base.type.offset
     steps = []
     for v in o.node.line():
         step = v.step
@@ -264,8 +263,9 @@ def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
                 steps.append(ViewStep(v.apart))
             continue
         if step.op is torch.ops.aten.as_strided.default:  # absolute, and this call's memory starts elsewhere
+            assert v.parent is not None
             sizes, strides, offset = step.args
-            step = ViewStep(strided_view, (sizes, strides, offset - first))
+            step = ViewStep(strided_view, (sizes, strides, offset - v.parent.type.offset))
         steps.append(step)
     return tuple(steps) or (ViewStep(torch.ops.aten.alias.default),)
 

@@ -137,8 +137,9 @@ def _resize(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any)
 
 @handles("as_strided_copy.default")
 def _strided_copy(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    base, at = storage.absolute(rec, args[0].node, args[1:], kwargs)
-    node = storage.read(rec, rec.read(base), base, at, out.val)
+    base = args[0].node.base
+    _, at = storage.absolute(rec, args[0].node, args[1:], kwargs)
+    node = storage.read(rec, rec.read(base), base, at)
     rec.define(out, rec.call(aten.clone.default, node, memory_format=torch.contiguous_format))
 
 

@@ -139,14 +139,14 @@ class Recorder:
             assert value.parent is not None
             node = self.read(value.parent)
             if value.step is not None:
-                node = self._replay(value.step, node, base, value.type)
+                node = self._replay(value.step, node, value.parent, value.type)
             value.node, value.version = node, base.version
         return value.node
 
-    def _replay(self, step: ViewStep, node: Node, base: Value, type_: TensorType) -> Node:
+    def _replay(self, step: ViewStep, node: Node, parent: Value, type_: TensorType) -> Node:
         args = step.args
         if step.op is aten.as_strided.default:
-            return storage.read(self, node, base, args, type_)
+            return storage.read(self, node, parent, args)
         if step.op in PHYSICAL:
             return self.call(PHYSICAL[step.op], node)
         if step.index is None:
@@ -335,7 +335,7 @@ class Recorder:
             parent, rest = storage.absolute(self, old, args, kwargs)
             kwargs = {}
         step = ViewStep(form, rest, tuple(kwargs.items()))
-        fake.node = parent.view(step, self._replay(step, self.read(parent), parent.base, fake.val), fake.val)
+        fake.node = parent.view(step, self._replay(step, self.read(parent), parent, fake.val), fake.val)
         self._folded[parent.base] = None if fake._is_view() else fake.node
 
     def view(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -357,7 +357,7 @@ class Recorder:
         named = tuple((k, self.lower(v)) for k, v in kwargs.items())
         if type(out) is FakeTensor:
             step = ViewStep(op, rest, named)
-            out.node = parent.view(step, self._replay(step, self.read(parent), parent.base, out.val), out.val)
+            out.node = parent.view(step, self._replay(step, self.read(parent), parent, out.val), out.val)
             if not out.val.dtype.is_floating_point and not out.val.dtype.is_complex:
                 out.node.apart = op
             return

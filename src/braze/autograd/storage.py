@@ -28,7 +28,8 @@ aten = torch.ops.aten
 
 
 def absolute(rec: Recorder, value: Value, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Value, Any]:
-    """The root of ``value``, and the arguments of ``as_strided`` with an explicit offset."""
+    """What ``value`` is a view of for autograd: its root or what was detached of that; and the arguments of
+    ``as_strided`` with an explicit offset."""
     size, stride = args[0], args[1]
     offset = args[2] if len(args) > 2 else kwargs.get("storage_offset")
     base = value.base
@@ -36,7 +37,8 @@ def absolute(rec: Recorder, value: Value, args: tuple[Any, ...], kwargs: dict[st
         raise Unsupported("as_strided of a tensor viewed as another dtype")
     if offset is not None:
         check_placed(rec, base)
-    return base, (list(size), list(stride), value.type.offset if offset is None else offset)
+    owner = next((v for v in reversed(value.line()) if v.apart is not None and v.type.dtype == value.type.dtype), base)
+    return owner, (list(size), list(stride), value.type.offset if offset is None else offset)
 
 
 def check_placed(rec: Recorder, base: Value) -> None:
@@ -54,10 +56,10 @@ def shows(t: TensorType, sizes: Any, strides: Any, offset: IntLike) -> bool:
     return empty or known_le(t.offset, offset) and known_le(last + 1, t.offset + product(t.sizes))
 
 
-def read(rec: Recorder, node: Node, base: Value, args: tuple[Any, ...], type_: TensorType) -> Node:
-    """The node of a view of ``base`` at absolute places, where ``node`` holds what ``base`` is now."""
+def read(rec: Recorder, node: Node, parent: Value, args: tuple[Any, ...]) -> Node:
+    """The node of a view of ``parent`` at absolute places, where ``node`` holds what ``parent`` is now."""
     sizes, strides, offset = args
-    start = offset - base.type.offset
+    base, start = parent.base, offset - parent.type.offset
     t: TensorType = node.val
     if shows(t.with_(offset=0), sizes, strides, start):
         if known_eq(start, 0) and t.sizes == tuple(sizes) and t.strides == tuple(strides):
