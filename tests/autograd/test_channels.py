@@ -150,3 +150,31 @@ def test_constants_stay() -> None:
     joint = channels_last(joint_of(lambda x, w: (F.conv2d(x, w) * half).sum(), sizes=SIZES[:2]))
     verify_joint(joint)
     assert [n.target for n in joint.graph.nodes if n.op == "const"] == [half]
+
+
+def grouped(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    y = F.conv2d(x, w, bias, padding=1)
+    y = F.silu(F.group_norm(y, 3, gain, bias))
+    y = F.conv2d(F.interpolate(y, scale_factor=2.0), v, gain, padding=1)
+    return F.group_norm(y, 2, gain, bias).square().mean((2, 3))
+
+
+def test_group_norms_follow_and_biases_stand_apart() -> None:
+    old = joint_of(grouped)
+    new = channels_last(old)
+    verify_joint(new)
+    aot = partition(new)
+    verify_aot(aot)
+    for a, b in zip(values(old), values(new)):
+        torch.testing.assert_close(b, a, rtol=1e-11, atol=1e-11)
+    for n in new.graph.calls:
+        if n.target is aten.convolution.default:
+            assert n.args[2] is None
+        elif n.target is aten.convolution_backward.default:
+            assert not n.args[-1][2]
+        elif n.target is aten.native_group_norm.default:
+            assert is_channels_last(n.val[0].sizes, n.val[0].strides)
+    assert len(conversions(new)) == 3 + 3  # the image, the weights, and their gradients
+    # Of values as large as an image, the backward gets the convolutions' results and what they read.
+    kept = [n.val for n in aot.forward.outputs[1:] if isinstance(n, Node) and n.val.rank == 4]
+    assert sum(t.sizes[1] == 6 and t.sizes[2:] != (3, 3) for t in kept) <= 4, kept

@@ -25,6 +25,7 @@ from ..fake import find_rule
 from ..fake.layout import channels_last as channels_last_strides
 from ..fake.layout import is_channels_last
 from ..ir import Expr, Graph, IntLike, Node, TensorType, evaluate, map_leaves
+from .biases import biases_apart
 from .blocks import Blocks, blocks_of, input_in_blocks, weight_from_blocks, weight_in_blocks
 from .costs import Kind, kind_of
 from .joint import Joint
@@ -34,19 +35,23 @@ from .rewrite import build, operands, replaced
 aten = torch.ops.aten
 LEAD = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
 """The convolutions, with the number of leading operands whose layout counts."""
+OWN = {aten.native_group_norm.default}
+"""Calls that generated kernels always compute: their result takes its operand's layout, whatever the library's has."""
 _BY_STRIDE = ("as_strided", "view_as_complex", "view_as_real", "view.dtype")
 """What reads memory rather than elements: it gets the layout that it was traced with."""
 
 
 def channels_last(joint: Joint) -> Joint:
     """The joint graph with its convolutions in channels_last, where the device gains by that and every new type is
-    known (symbolic sizes may leave one open)."""
-    if not _worth(joint.graph):
-        return joint
-    try:
-        return replace(joint, graph=_Relayout(joint.graph).run())
-    except Unsupported:
-        return joint
+    known (symbolic sizes may leave one open); on a GPU with their biases apart."""
+    graph = joint.graph
+    if _worth(graph):
+        try:
+            graph = _Relayout(graph).run()
+        except Unsupported:
+            pass
+    graph = biases_apart(graph)
+    return joint if graph is joint.graph else replace(joint, graph=graph)
 
 
 def _worth(graph: Graph) -> bool:
@@ -179,6 +184,8 @@ class _Relayout:
         if n.target is operator.getitem and n.args in self.parts:
             return self.parts[n.args]
         changed = {a: b for a in operands(n) if (b := self.env.get(a)) is not None}
+        if _only_lays_out(n, changed):
+            return replaced(n, changed).args[0]  # type: ignore[no-any-return]
         if not changed:
             return n
         new = replaced(n, changed)
@@ -193,7 +200,7 @@ class _Relayout:
             except (Unsupported, RuntimeError, ValueError):
                 val = None
             if val is not None:
-                return _like(n, new.args, new.kwargs, _leaned(new, _laid(n.val, val)))
+                return _like(n, new.args, new.kwargs, _leaned(new, _laid(n.val, _owned(new, val))))
         return replaced(n, {a: self._restore(a) for a in changed})
 
     def _restore(self, old: Node) -> Node:
@@ -226,6 +233,22 @@ def _leaned(n: Node, val: Any) -> Any:
     if any(isinstance(t := a.val, TensorType) and t.sizes == val.sizes and t.strides == last for a in operands(n)):
         return val.with_(strides=last)
     return val
+
+
+def _owned(n: Node, val: Any) -> Any:
+    """The results of a call that generated kernels compute, the first in its operand's layout."""
+    x: Any = n.args[0].val if n.target in OWN else None
+    if x is None or x.rank != 4 or not is_channels_last(x.sizes, x.strides):
+        return val
+    return val[0].with_(strides=x.strides), *val[1:]
+
+
+def _only_lays_out(n: Node, changed: dict[Node, Node]) -> bool:
+    """True for a copy of channels_last into contiguous memory on a GPU, such as a library's norms make for themselves."""
+    if n.target is not aten.clone.default or n.kwargs.get("memory_format") is not torch.contiguous_format:
+        return False
+    x: TensorType = changed.get(n.args[0], n.args[0]).val
+    return x.device.type == "cuda" and x.rank == 4 and is_channels_last(x.sizes, x.strides)
 
 
 def _laid(old: Any, new: Any) -> Any:

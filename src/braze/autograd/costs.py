@@ -59,7 +59,7 @@ _NAMES: dict[Kind, str] = {
     Kind.COSTLY: """acos acosh asin asinh atan atan2 atanh celu cos cosh digamma elu erf erfc erfinv exp exp2 expm1 gelu
         gelu_backward lgamma log log10 log1p log2 log_sigmoid_forward logit logaddexp mish pow sigmoid sigmoid_backward
         silu silu_backward sin sinh softplus softplus_backward tan tanh tanh_backward xlogy cat stack hypot
-        elu_backward mish_backward""",
+        elu_backward mish_backward upsample_nearest1d upsample_nearest2d upsample_nearest3d""",
     Kind.GATHER: "embedding gather index index_select take",
     Kind.REDUCE: """all amax amin any argmax argmin logsumexp max mean min native_layer_norm native_group_norm
         native_layer_norm_backward native_group_norm_backward native_batch_norm native_batch_norm_backward

@@ -19,14 +19,15 @@ import torch
 from torch._ops import OpOverload
 
 from ..fake import rule_for
-from ..ir import Graph, Node, TensorType, map_leaves
+from ..fake.layout import view_strides
+from ..ir import Graph, IntLike, Node, TensorType, map_leaves
 from .layout import same_strides
 from .rewrite import build, replaced, substituted
 
 aten = torch.ops.aten
 
 
-class _Emitter:
+class Emitter:
     """Appends calls to a graph, with names that the rest of the old graph does not use."""
 
     def __init__(self, graph: Graph) -> None:
@@ -43,7 +44,7 @@ def split_norms(graph: Graph) -> Graph:
     their statistics."""
     if not any(n.op == "call" and n.target in ROWS for n in graph.nodes):
         return graph
-    emit = _Emitter(graph)
+    emit = Emitter(graph)
     env: dict[Node, Node] = {}
     nodes = emit.out.nodes
     for n in graph.nodes:
@@ -76,11 +77,11 @@ def _equal(a: TensorType, b: TensorType) -> bool:
     return a.sizes == b.sizes and a.dtype == b.dtype and same_strides(a.sizes, a.strides, b.strides)
 
 
-def _wide(emit: _Emitter, x: Node) -> Node:
+def _wide(emit: Emitter, x: Node) -> Node:
     return emit(aten._to_copy.default, x, dtype=torch.float32) if x.val.dtype.itemsize < 4 else x
 
 
-def _finish(emit: _Emitter, y: Node, weight: Node | None, bias: Node | None, dtype: torch.dtype) -> Node:
+def _finish(emit: Emitter, y: Node, weight: Node | None, bias: Node | None, dtype: torch.dtype) -> Node:
     if weight is not None:
         y = emit(aten.mul.Tensor, y, _wide(emit, weight))
     if bias is not None:
@@ -88,39 +89,43 @@ def _finish(emit: _Emitter, y: Node, weight: Node | None, bias: Node | None, dty
     return y if y.val.dtype == dtype else emit(aten._to_copy.default, y, dtype=dtype)
 
 
-def _normalized(emit: _Emitter, x: Node, mean: Node, rstd: Node) -> Node:
+def _normalized(emit: Emitter, x: Node, mean: Node, rstd: Node) -> Node:
     return emit(aten.mul.Tensor, emit(aten.sub.Tensor, _wide(emit, x), mean), rstd)
 
 
-def _stat(emit: _Emitter, call: Node, index: int) -> Node:
+def _stat(emit: Emitter, call: Node, index: int) -> Node:
     return emit.out.getitem(call, index)
 
 
-def _layer_norm(emit: _Emitter, call: Node) -> Node | None:
+def _layer_norm(emit: Emitter, call: Node) -> Node | None:
     x, _, weight, bias, _ = call.args
     y = _normalized(emit, x, _stat(emit, call, 1), _stat(emit, call, 2))
     return _finish(emit, y, weight, bias, x.val.dtype)
 
 
-def _group_norm(emit: _Emitter, call: Node) -> Node | None:
+def _group_norm(emit: Emitter, call: Node) -> Node | None:
     x, weight, bias, n, c, hw, groups, _ = call.args
-    if not x.val.is_contiguous:
+    if x.val.is_contiguous:
+        parts: list[IntLike] = [(c // groups) * hw]
+    else:
+        parts = [c // groups, *x.val.sizes[2:]]  # a view of channels_last too
+    if view_strides(x.val.sizes, x.val.strides, (n, groups, *parts)) is None:
         return None
-    flat = emit(aten.view.default, x, [n, groups, (c // groups) * hw])
-    mean, rstd = (emit(aten.unsqueeze.default, _stat(emit, call, i), 2) for i in (1, 2))
+    flat = emit(aten.view.default, x, [n, groups, *parts])
+    mean, rstd = (emit(aten.view.default, _stat(emit, call, i), [n, groups] + [1] * len(parts)) for i in (1, 2))
     y = emit(aten.view.default, _normalized(emit, flat, mean, rstd), list(x.val.sizes))
     per = [c] + [1] * (x.val.rank - 2)
     weight, bias = (None if p is None else emit(aten.view.default, p, per) for p in (weight, bias))
     return _finish(emit, y, weight, bias, x.val.dtype)
 
 
-def _rms_norm(emit: _Emitter, call: Node) -> Node | None:
+def _rms_norm(emit: Emitter, call: Node) -> Node | None:
     x, _, weight, *_ = call.args
     y = emit(aten.mul.Tensor, _wide(emit, x), _stat(emit, call, 1))
     return _finish(emit, y, weight, None, x.val.dtype)
 
 
-def _batch_norm(emit: _Emitter, call: Node) -> Node | None:
+def _batch_norm(emit: Emitter, call: Node) -> Node | None:
     x, weight, bias, mean, var, training, _, eps = call.args
     if training:
         mean, rstd = _stat(emit, call, 1), _stat(emit, call, 2)
@@ -135,7 +140,7 @@ def _batch_norm(emit: _Emitter, call: Node) -> Node | None:
     return _finish(emit, y, None, bias if bias is None else emit(aten.view.default, bias, per), x.val.dtype)
 
 
-def _exp(emit: _Emitter, call: Node) -> tuple[Node, Node, Node]:
+def _exp(emit: Emitter, call: Node) -> tuple[Node, Node, Node]:
     """x less its largest, that one's exponential, and its sum; in float32 at least."""
     x, dim = call.args[:2]
     x = _wide(emit, x)
@@ -144,18 +149,18 @@ def _exp(emit: _Emitter, call: Node) -> tuple[Node, Node, Node]:
     return less, exp, emit(aten.sum.dim_IntList, exp, [dim], True)
 
 
-def _softmax(emit: _Emitter, call: Node) -> Node | None:
+def _softmax(emit: Emitter, call: Node) -> Node | None:
     _, exp, total = _exp(emit, call)
     return _finish(emit, emit(aten.div.Tensor, exp, total), None, None, call.val.dtype)
 
 
-def _log_softmax(emit: _Emitter, call: Node) -> Node | None:
+def _log_softmax(emit: Emitter, call: Node) -> Node | None:
     less, _, total = _exp(emit, call)
     y = emit(aten.sub.Tensor, less, emit(aten.log.default, total))
     return _finish(emit, y, None, None, call.val.dtype)
 
 
-def _safe_softmax(emit: _Emitter, call: Node) -> Node | None:
+def _safe_softmax(emit: Emitter, call: Node) -> Node | None:
     """Rows of nothing but -inf give zeros."""
     x, dim, *dtype = call.args
     if dtype or call.kwargs:
@@ -168,7 +173,7 @@ def _safe_softmax(emit: _Emitter, call: Node) -> Node | None:
     return _finish(emit, emit(aten.div.Tensor, exp, total), None, None, call.val.dtype)
 
 
-ROWS: dict[OpOverload, Callable[[_Emitter, Node], Node | None]] = {
+ROWS: dict[OpOverload, Callable[[Emitter, Node], Node | None]] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _group_norm,
     aten.native_batch_norm.default: _batch_norm,

@@ -146,7 +146,8 @@ def native_group_norm(
         return NotImplemented
     rank = input.val.rank
     x = _in_groups(b, b.compute(input), group)
-    mean, var = moments(b, x, tuple(range(2, rank + 1)))
+    dims = tuple(range(2, rank + 1))
+    mean, var = shifted_moments(b, x, dims) if b.policy.one_pass_statistics else moments(b, x, dims)
     rstd = b.rsqrt(b.add(var, eps))
     w, c = (None if v is None else _per_channel(b, v, group, rank) for v in (weight, bias))
     out = b.reshape(_affine(b, b.mul(b.sub(x, mean), rstd), w, c), input.val.sizes)
@@ -174,12 +175,21 @@ def native_group_norm_backward(
     x, g = _in_groups(b, b.compute(input), group), _in_groups(b, b.compute(grad_out), group)
     m, r = (_per_channel(b, b.convert(v, x.val.dtype), group, rank) for v in (mean, rstd))
     xhat = b.mul(b.sub(x, m), r)
-    scaled = _affine(b, g, None if weight is None else _per_channel(b, weight, group, rank), None)
-    dims = tuple(range(2, rank + 1))
-    outer = (0, *range(3, rank + 1))
-    dx = b.reshape(_input_gradient(b, scaled, xhat, r, dims), input.val.sizes) if output_mask[0] else None
-    dw = b.reshape(b.sum(b.mul(g, xhat), outer), (C,)) if output_mask[1] else None
-    return dx, dw, b.reshape(b.sum(g, outer), (C,)) if output_mask[2] else None
+    w = None if weight is None else _per_channel(b, b.compute(weight), group, rank)
+    pixels = tuple(range(3, rank + 1))
+    # One pass over the data gives each image's sums per channel; everything else is made of these.
+    plain, product = b.sum(g, pixels, keepdim=True), b.sum(b.mul(g, xhat), pixels, keepdim=True)
+    dx = None
+    if output_mask[0]:
+        n = count(x.val.sizes, tuple(range(2, rank + 1)))
+        mean_g, mean_gx = (
+            b.div(b.sum(s if w is None else b.mul(s, w), (2,), keepdim=True), n) for s in (plain, product)
+        )
+        scaled = g if w is None else b.mul(g, w)
+        dx = b.mul(b.sub(b.sub(scaled, mean_g), b.mul(xhat, mean_gx)), r)
+        dx = b.reshape(dx, input.val.sizes)
+    dw, db = (b.reshape(b.sum(s, (0,)), (C,)) if wanted else None for s, wanted in zip((product, plain), output_mask[1:]))
+    return dx, dw, db
 
 
 # -- batch norm ------------------------------------------------------------------------------------------------------
