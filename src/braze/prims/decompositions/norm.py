@@ -188,7 +188,7 @@ def native_group_norm_backward(
         scaled = g if w is None else b.mul(g, w)
         dx = b.mul(b.sub(b.sub(scaled, mean_g), b.mul(xhat, mean_gx)), r)
         dx = b.reshape(dx, input.val.sizes)
-    dw, db = (b.reshape(b.sum(s, (0,)), (C,)) if wanted else None for s, wanted in zip((product, plain), output_mask[1:]))
+    dw, db = (b.reshape(b.sum(s, (0,)), (C,)) if m else None for s, m in zip((product, plain), output_mask[1:]))
     return dx, dw, db
 
 
