@@ -3,13 +3,14 @@
     y = convolution(x, w, b, …)                 ->  y = convolution(x, w, None, …) + view(b, [C, 1, 1])
     gx, gw, gb = convolution_backward(g, …)     ->  gx, gw = convolution_backward(g, …);  gb = sum(g, [0, 2, 3])
 
-The vendor's library runs both as kernels of their own, over the whole image.  As arithmetic the addition fuses with what
-reads the result, and the sum with what makes the gradient.
+The vendor's library runs both as kernels of their own, over the whole image.  As arithmetic the addition fuses with
+what reads the result, and the sum with what makes the gradient.
 """
 
 from __future__ import annotations
 
 import operator
+
 import torch
 
 from ..ir import Graph, Node, TensorType

@@ -244,7 +244,7 @@ def _owned(n: Node, val: Any) -> Any:
 
 
 def _only_lays_out(n: Node, changed: dict[Node, Node]) -> bool:
-    """True for a copy of channels_last into contiguous memory on a GPU, such as a library's norms make for themselves."""
+    """True for a copy of channels_last into contiguous memory on a GPU, as a norm makes for itself."""
     if n.target is not aten.clone.default or n.kwargs.get("memory_format") is not torch.contiguous_format:
         return False
     x: TensorType = changed.get(n.args[0], n.args[0]).val
