@@ -106,7 +106,7 @@ def test_a_draw_of_the_library_is_saved() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_whole_step(whole: bool) -> None:
-    """A break before ``backward()`` lets checkpoints save memory; one graph of all (``fullgraph``) does not."""
+    """A break before ``backward()`` gives it a graph of its own; one graph of all (``fullgraph``) works, too."""
 
     def run(wrap: Any) -> list[Any]:
         net = Net("recomputed")

@@ -30,6 +30,8 @@ from .unalias import storage_root
 if TYPE_CHECKING:
     from .choose import Plan
 
+BACKWARD = (-1, -1)  # in the place of regions' numbers
+
 
 def sealed(plan: Plan, outputs: set[Node]) -> set[Node]:
     """The early values that only calls of their own region read in the forward, and that can be computed again."""
@@ -45,7 +47,7 @@ def sealed(plan: Plan, outputs: set[Node]) -> set[Node]:
             open_.add(n)
             if plan.kinds[n] is Kind.VIEW:
                 open_.add(storage_root(n))
-    return {n for n in regions if n not in open_ and n in plan.early and _repeatable(n) and not keep(n)}
+    return {n for n in regions if n not in open_ and n in plan.early and repeatable(n) and not keep(n)}
 
 
 def keep(n: Node) -> str:
@@ -79,9 +81,8 @@ def _regions(plan: Plan) -> dict[Node, int]:
     """The region of each call that is in one; a call that a pass has made belongs to the region that it lies in."""
     found: dict[Node, int] = {}
     for n in plan.graph.nodes:
-        source = n.args[0] if n.target is operator.getitem else n
-        region = source.tags.get("checkpoint") if source.tags else None
-        if region is not None and n.op == "call":
+        region = region_of(n) if n.op == "call" else None
+        if region is not None:
             found[n] = region
     if not found:
         return found
@@ -98,7 +99,14 @@ def _regions(plan: Plan) -> dict[Node, int]:
     return found
 
 
-def _repeatable(n: Node) -> bool:
+def region_of(n: Node, which: str = "checkpoint") -> int | None:
+    """The region that a call was traced in: the outermost one, or the one that is ``inner`` to all."""
+    call = n.args[0] if n.target is operator.getitem else n
+    return call.tags.get(which) if call.tags else None
+
+
+def repeatable(n: Node) -> bool:
+    """Whether a call gives the same again."""
     call = n.args[0] if n.target is operator.getitem else n
     if call.tags.get("effect") or call.target is philox_seed:
         return False

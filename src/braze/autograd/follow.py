@@ -17,7 +17,7 @@ from ..fake import FakeTensor
 from ..fake.symint import Decide, refuse, to_symint
 from ..ir import Expr, Graph, Loc, Node, leaves, map_leaves, node_args, nodes_in
 from ..ir.pause import grad_without_hooks
-from .checkpoints import Policy
+from .checkpoints import BACKWARD, Policy
 from .freed import Freed
 
 _number = torch._C._autograd._get_sequence_nr
@@ -31,6 +31,8 @@ class Follower:
         self.graph, self.decide = graph, decide
         self._loc: Loc | None = None
         self.region: int | None = None  # the activation checkpoint that the call at hand belongs to
+        self.inner: int | None = None  # the innermost one of nested ones
+        self.inner: int | None = None  # the innermost one, where they are nested
         self._policies: dict[int, Policy] = {}  # of selective checkpoints, by region
         self.freed = Freed()
         self._starts: list[int] = []
@@ -56,6 +58,8 @@ class Follower:
             elif n.op == "call":
                 self._enter(n.loc)
                 self.region = n.tags.get("checkpoint") if n.tags else None
+                self.inner = n.tags.get("inner") if n.tags else None
+                self.inner = n.tags.get("inner") if n.tags else None
                 if self.region is not None and "contexts" in n.tags and self.region not in self._policies:
                     self._policies[self.region] = Policy(n.tags["contexts"])
                 args, kwargs = self._real(n.args, env), self._real(n.kwargs, env)
@@ -72,14 +76,17 @@ class Follower:
         self._loc = self.region = None
         return self._real(graph.outputs, env)
 
-    def checkpoint(self) -> int | None:
-        """The number of the checkpointed region that the ATen call at hand computes in its forward."""
-        return None if self.region is None or _running() is not None else self.region
+    def checkpoint(self) -> tuple[int, int] | None:
+        """The numbers of the outermost and innermost checkpointed region that the ATen call at hand computes in its
+        forward; BACKWARD where a call of the graph differentiates."""
+        if _running() is not None:
+            return BACKWARD
+        return None if self.region is None else (self.region, self.region if self.inner is None else self.inner)
 
     def keeps(self, op: Any, args: Any, kwargs: Any, out: Any) -> str | None:
         """What the policy of a selective checkpoint says of the ATen call at hand: "must", "may" be saved, or None."""
-        region = self.checkpoint()
-        policy = None if region is None else self._policies.get(region)
+        regions = self.checkpoint()
+        policy = None if regions is None else self._policies.get(regions[0])
         return None if policy is None else policy(op, args, kwargs, out)
 
     def _real(self, tree: Any, env: dict[Node, Any]) -> Any:

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from ..ir import Expr, Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
 from ..ir.pause import paused_gc
 from ..prims.rng import philox_seed
+from .again import compute_again
 from .choose import Plan, choose_saved, recomputed, saved_bytes, study, with_sizes
 from .cse import eliminate_common_subexpressions
 from .dce import eliminate_dead_code
@@ -57,7 +58,9 @@ def _partition(joint: Joint, budget: float) -> AotGraphs:
     primals = graph.inputs[: joint.n_primals]
     mutated = _changed(joint)
     if not joint.tangents:
-        forward = unalias(build("forward", primals, graph.nodes, outputs), joint.n_results, mutated)
+        graph = compute_again(graph)
+        nodes, outputs = graph.nodes, graph.outputs[:n_forward]
+        forward = unalias(build("forward", primals, nodes, outputs), joint.n_results, mutated)
         forward.overwrites = _overwrites(joint)
         return AotGraphs(forward, None, _signature(joint, (), ()))
     plan = study(graph, primals, outputs, gradients, frozenset(mutated))

@@ -27,6 +27,7 @@ from ..ir import Graph, Loc, Node, TensorType, ViewStep
 from ..ir.decisions import Decisions
 from ..prims.rng import philox_seed
 from . import storage
+from .checkpoints import BACKWARD
 from .layout import conform, reshape
 from .schema import op_info
 
@@ -95,7 +96,7 @@ class Recorder:
         self.graph, self.decide, self.strict_random = graph, decide, strict_random
         self._locate = locate or (lambda: None)
         self._seeds: dict[torch.device, Node] = {}
-        self.checkpoint: Callable[[], int | None] | None = None
+        self.checkpoint: Callable[[], tuple[int, int] | None] | None = None  # see Follower.checkpoint
         self.keeps: Callable[[Any, Any, Any, Any], str | None] | None = None  # see Follower.keeps
         self._keep: str | None = None  # what it says of the operator at hand
         self._consts: dict[int, FakeTensor] = {}
@@ -157,10 +158,14 @@ class Recorder:
     def emit(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Node:
         """Append a call whose arguments are nodes and constants."""
         node = self.graph.call(target, args, kwargs, val, self._locate())
-        if self.checkpoint is not None and (region := self.checkpoint()) is not None:
-            node.tags["checkpoint"] = region
-            if self._keep is not None:
-                node.tags["keep"] = self._keep
+        if self.checkpoint is not None:
+            regions = self.checkpoint()
+            if regions is BACKWARD:
+                node.tags["backward"] = True
+            elif regions is not None:
+                node.tags["checkpoint"], node.tags["inner"] = regions
+                if self._keep is not None:
+                    node.tags["keep"] = self._keep
         return node
 
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

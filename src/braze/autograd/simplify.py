@@ -63,7 +63,9 @@ def _same_type(node: Node) -> Node | None:
 
 def _again(node: Node, target: OpOverload, *args: Any) -> Node:
     """The same value by another call."""
-    return Node(node.name, "call", target, args, {}, node.val, node.loc)
+    out = Node(node.name, "call", target, args, {}, node.val, node.loc)
+    out.tags = node.tags
+    return out
 
 
 def _view(node: Node) -> Node | None:

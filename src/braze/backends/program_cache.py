@@ -27,12 +27,14 @@ from braze.inductor.codegen import CompiledProgram
 from braze.inductor.codegen.program import load_program
 from braze.ir import Expr, Graph, Node, Symbol, TensorType, to_str
 from braze.prims import PRIMS
+from braze.prims.after import after
 from braze.prims.prim import Prim
 from braze.prims.strided import STRIDED
 from braze.runtime.cache import DiskCache, content_key
 from braze.runtime.cpu import Source, host_target, versions
 from braze.runtime.spelling import spell, spelled
 
+HELPERS: dict[str, Any] = {**STRIDED, "after": after}
 LARGEST = 64 << 20  # bytes of an entry
 IRRELEVANT = frozenset("debug verify strict cache_dir disk_cache recompile_limit compile_workers".split())
 """Flags of the configuration that change no program."""
@@ -122,7 +124,7 @@ def _target(target: Any) -> str:
         if target.namespace not in ("aten", "prims", "braze"):
             raise Bypass(f"it calls {target}, whose code is not known")
         return f"{target._schema.name}.{target._overloadname}"
-    if isinstance(target, Prim) or target in STRIDED.values():
+    if isinstance(target, Prim) or target in HELPERS.values():
         return str(target.qualified_name)
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module in ("_operator", "operator"):
@@ -135,8 +137,8 @@ def _constant(value: Any) -> str:
     text = spell(value) if isinstance(value, torch.Tensor) else None
     if isinstance(value, Prim) and PRIMS.get(value.name) is value:
         text = f"PRIMS[{value.name!r}]"
-    if any(value is x for x in STRIDED.values()):
-        text = f"STRIDED[{value.__name__!r}]"
+    if any(value is x for x in HELPERS.values()):
+        text = f"HELPERS[{value.__name__!r}]"
     if isinstance(value, torch._ops.OpOverload) and value.namespace in ("aten", "braze"):
         text = f"torch.ops.{value._schema.name.replace('::', '.')}.{value._overloadname}"
     if text is None:
@@ -186,7 +188,7 @@ def _loaded(
     entry: dict[str, Any], config: Config, rebuild: Callable[[], CompiledProgram]
 ) -> tuple[CompiledProgram, list[str]]:
     kernels = {name: Source(**source) for name, source in entry["kernels"].items()}
-    names = {"spelled": spelled, "torch": torch, "PRIMS": PRIMS, "STRIDED": STRIDED}
+    names = {"spelled": spelled, "torch": torch, "PRIMS": PRIMS, "HELPERS": HELPERS}
     objects = {name: eval(text, names) for name, text in entry["objects"].items()}  # noqa: S307
     calls = dict(map(tuple, entry["calls"]))
     stages = lambda first, rest: rebuild().stages(first, rest)  # noqa: E731

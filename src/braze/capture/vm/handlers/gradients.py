@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 _OUTSIDE = "differentiating a graph that was made outside of the compiled function"
 _HINT = "call the model and backward() in one compiled function, or both outside"
 _CHECKPOINTED = "backward() of what activation checkpoints lie behind"
-_WHOLE = (
-    "between a forward and a backward of their own they save memory; one graph of both (fullgraph=True) saves nothing"
-)
+_WHOLE = "a forward and a backward of their own save the most memory; fullgraph=True makes one graph, which saves less"
 _BACKWARD = ("self", "gradient", "retain_graph", "create_graph", "inputs")
 _ENGINE = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 _GRAD = (

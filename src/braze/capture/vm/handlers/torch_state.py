@@ -205,6 +205,7 @@ def checkpoint(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     out = args[0].call(vm, args[1:], {k: v for k, v in kwargs.items() if k not in _OF_CHECKPOINT})
     for n in vm.graph.nodes[start:]:
         n.tags["checkpoint"] = start
+        n.tags.setdefault("inner", start)
         n.tags.pop("contexts", None)
         if contexts is not None:
             n.tags["contexts"] = contexts
