@@ -28,7 +28,7 @@ import torch
 from braze import _C  # type: ignore[attr-defined]
 from braze.errors import CompileWarning, SizeFixed, SymbolicFailure, Unsupported, UnsupportedDevice
 from braze.events import CompileLog, GuardFailure, Recompile, stage_logger
-from braze.ir.pause import no_saved_tensors_hooks
+from braze.ir.pause import no_saved_tensors_hooks, paused_gc
 
 from . import directives, vm
 from .captured import Captured, CaptureFunction, Skip
@@ -176,7 +176,8 @@ class Session(_C.Session):  # type: ignore[misc]
             )
             return False
         start = time.perf_counter()
-        done = self._capture(code, frame)
+        with paused_gc():
+            done = self._capture(code, frame)
         if done is None:
             return False
         version, compiled = done
