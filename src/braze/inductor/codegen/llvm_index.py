@@ -344,10 +344,10 @@ def row_load(b: Builder, i: Load, base: V, distance: V, count: int, mask: V | No
 
 
 def prefetch(b: Builder, i: Load, base: V, distance: V) -> None:
-    """Ask for the cache line ``distance`` elements after ``base``; any address may be given."""
+    """Ask for the cache line ``distance`` elements after ``base``, into the second-level cache; any address will do."""
     p = b.let("ptr", 1, f"getelementptr {memory_elem(i.dtype)}, {base.typed}, {distance.typed}")
     b.declare("llvm.prefetch.p0", "void", ["ptr", "i32 immarg", "i32 immarg", "i32 immarg"])
-    b.emit(f"call void @llvm.prefetch.p0({p.typed}, i32 0, i32 3, i32 1)")
+    b.emit(f"call void @llvm.prefetch.p0({p.typed}, i32 0, i32 2, i32 1)")
 
 
 def _reversed_load(b: Builder, elem: str, base: V, align: int, n: int, mask: V | None, other: V) -> V:

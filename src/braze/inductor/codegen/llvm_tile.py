@@ -3,8 +3,9 @@ registers, which the code for each element of that axis uses; where that code is
 loop.
 
 What is limited is how many cache lines are under way.  Along a long vector axis a unit walks one block, and asks for
-the lines of the next lanes early: no hardware sees that pattern.  A short vector axis (channels of an image) is walked
-inside of several blocks, whose lines follow each other.
+the lines of later lanes early: no hardware sees that pattern.  They go to the second-level cache: in the first the
+lines of a block, often a power of two apart, would fall into one set and drive each other out.  A short vector axis
+(channels of an image) is walked inside of several blocks, whose lines follow each other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .llvm_kernel import Writer
 
 Body = Callable[[V, list[V]], Any]
+AHEAD = 2 * TILE  # lanes whose lines are asked for: one block ahead hides less than a line takes from memory
 
 
 def declare_tiles(w: Writer) -> None:
@@ -107,7 +109,7 @@ def _rows(w: Writer, tile: Tile, first: V, mask: V | None) -> list[list[V]]:
                 distance = b.select(b.extract(w.lanes.mask, k), distance, b.const("i64", 0))
             rows.append(ix.row_load(b, i, base, distance, TILE, mask))
             if tile.prefetch and mask is None and w.lanes.mask is None:
-                ix.prefetch(b, i, base, ix.scalar_index(b, step * (k + TILE), w.scope))
+                ix.prefetch(b, i, base, ix.scalar_index(b, step * (k + AHEAD), w.scope))
         out.append(b.transpose(rows))
     w.scope = outer
     return out
