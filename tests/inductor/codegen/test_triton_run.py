@@ -313,3 +313,18 @@ def test_a_row_value_masked_along_the_row(triton_run: Interpreter) -> None:
     triton_run.run(emit_triton(kernel), memory)
     want = (torch.nn.functional.pad(a.double(), (0, 39), value=2.0) * b).sum(1)
     assert error(memory[kernel.writes[0]], want) < 1e-6
+
+
+def test_patches_share_a_program(triton_run: Interpreter) -> None:
+    """Pixels of a patch by colours are 12 elements: a program takes many patches, not one."""
+    k = Body({"n": 5, "h": 3, "w": 7, "y": 4, "x": 4, "c": 3})
+    image, out = k.buffer("image", (5, 3, 12, 28), F32), k.buffer("out", (5, 3, 7, 4, 4, 3), BF16)
+    n, h, w, y, x, c = (k[a] for a in "nhwyxc")
+    k.store(out, (n, h, w, y, x, c), k.to(k.load(image, n, c, 4 * h + y, 4 * w + x), BF16))
+    made = emit_triton(k.kernel("patches"))
+    assert made.code.launch.block("YBLOCK") * made.code.launch.block("XBLOCK") >= 512
+    pixels = torch.randn(5, 3, 12, 28)
+    memory = {image: pixels, out: torch.zeros(5, 3, 7, 4, 4, 3, dtype=BF16)}
+    triton_run.run(made, memory)
+    want = pixels.view(5, 3, 3, 4, 7, 4).permute(0, 2, 4, 3, 5, 1)
+    torch.testing.assert_close(memory[out].float(), want, rtol=1e-2, atol=1e-6)

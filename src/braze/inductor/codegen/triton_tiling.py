@@ -25,6 +25,7 @@ from .triton_layout import Layout, hint, nbytes
 PERSISTENT_INNER = 16384  # elements of a row in registers; at 32768 loops are faster (0.63 to 0.55 of the copy rate)
 PERSISTENT_OUTER = 512  # rows of a block of columns likewise, where several passes over them become one
 HEAVY = frozenset(("philox", "erf", "erfc", "tanh", "pow"))  # tens of instructions an element
+SMALL_TILE = 512  # elements of two axes below which a program takes others too
 COLUMN_ROWS = 64  # and where there is one pass anyway
 
 
@@ -194,6 +195,10 @@ def _square(layout: Layout, second: Axis) -> Tiling:
     yb = min(total // min(32, pow2(n)), pow2(m), 128)
     xb = min(total // yb, pow2(n), 128)
     others = [a for a in layout.x[:-1] if a is not second]
+    if yb * xb < SMALL_TILE and others:  # such as the pixels of a patch by colours: many of these in a program
+        yb = max(2048 // xb, 1)
+        blocks = Dim("y", (*others, second), "YBLOCK"), Dim("x", (inner,), "XBLOCK")
+        return Tiling("tiled", blocks, (), (_tile(yb, xb, 4), _tile(max(yb // 4, 1), xb, 2)))
     scalars = tuple(Dim(f"z{k}", (a,), "") for k, a in enumerate(reversed(others)))
     blocks = Dim("y", (second,), "YBLOCK"), Dim("x", (inner,), "XBLOCK")
     return Tiling("tiled", blocks, scalars, (_tile(yb, xb, 8), _tile(max(yb // 2, 1), xb, 4)))
