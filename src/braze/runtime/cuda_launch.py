@@ -41,7 +41,7 @@ HEAD = (
     "stream",
 )
 GRID = ("argument", "numel", "block")
-MOST_ARGUMENTS = 250
+MOST_ARGUMENTS = 480  # 8 bytes each, of the 4096 that a launch may have
 
 _TEXT = """
 declare i32 @aoti_torch_get_data_ptr(ptr, ptr)

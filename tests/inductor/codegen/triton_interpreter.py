@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from braze.inductor.codegen.triton_emit import Emitted
+from braze.runtime.cuda_group import TritonGroup
 from braze.runtime.cuda_kernel import TritonKernel
 
 
@@ -49,6 +50,26 @@ class Interpreter:
         for (name, _), t, place in zip(code.signature, memory, places):
             if not name.startswith("in_ptr"):
                 t.copy_(_unpack(answer[place]))
+
+    def group(self, group: TritonGroup, given: list[torch.Tensor]) -> None:
+        """Run a group's launches on its tensors, in place: tensors of one storage keep their distances, since the table
+        of pointers holds addresses of the process that runs it."""
+        stores = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in given}
+        memory = [torch.empty(0, dtype=torch.uint8).set_(s) for s in stores.values()]
+        number = {at: n for n, at in enumerate(stores)}
+        views = [(number[t.untyped_storage().data_ptr()], t.storage_offset() * t.itemsize, str(t.dtype)) for t in given]
+        takes = [numbers for _, numbers in group.fillers] + list(group.shared)
+        launches = [
+            (k.name, k.source, dict(k.launch.blocks), k.programs(), numbers) for k, numbers in zip(group.kernels, takes)
+        ]
+        assert self.process.stdin and self.process.stdout
+        pickle.dump(("group", group.entries, [m.numpy() for m in memory], views, launches), self.process.stdin)
+        self.process.stdin.flush()
+        answer = pickle.load(self.process.stdout)
+        if isinstance(answer, str):
+            raise RuntimeError(f"{answer}\n{group.source}")
+        for m, data in zip(memory, answer):
+            m.copy_(torch.from_numpy(data))
 
     def close(self) -> None:
         self.process.kill()  # it holds nothing, and its own end takes seconds on a busy machine
@@ -145,6 +166,27 @@ def _round_as_hardware_does() -> None:
     InterpreterBuilder.create_fp_to_fp = lambda self, src, dst_type, mode: self.cast_impl(src, dst_type)
 
 
+def _grouped(entries: int, packed: list[Any], views: list[tuple[int, int, str]], launches: list[Any]) -> list[Any]:
+    """Launches over one table; the memory after them."""
+    from braze.runtime.cuda_worker import load_function
+
+    room = [torch.zeros(p.size + 256, dtype=torch.uint8) for p in packed]  # at addresses like a card's
+    memory = [r[-r.data_ptr() % 256 :][: p.size].copy_(torch.from_numpy(p)) for r, p in zip(room, packed)]
+    tensors = [memory[n][at:] for n, at, _ in views]
+    tensors = [
+        t[: t.numel() // s * s].view(d)
+        for t, d, s in ((t, _dtype(v), _dtype(v).itemsize) for t, v in zip(tensors, views))
+    ]
+    table = torch.zeros(entries, dtype=torch.int64)
+    for name, text, blocks, programs, numbers in launches:
+        load_function(name, text)[(programs,)](table, *(tensors[n] for n in numbers), **blocks)
+    return [m.numpy() for m in memory]
+
+
+def _dtype(view: tuple[int, int, str]) -> torch.dtype:
+    return getattr(torch, view[2].removeprefix("torch."))  # type: ignore[no-any-return]
+
+
 def _serve() -> None:
     from braze.runtime.cuda_worker import load_function
 
@@ -153,10 +195,15 @@ def _serve() -> None:
     sys.stdout = sys.stderr
     while True:
         try:
-            name, text, blocks, programs, packed, places, sizes = pickle.load(source)
+            asked = pickle.load(source)
         except EOFError:
             return
         try:
+            if asked[0] == "group":
+                pickle.dump(_grouped(*asked[1:]), sink)
+                sink.flush()
+                continue
+            name, text, blocks, programs, packed, places, sizes = asked
             tensors = [_unpack(p) for p in packed]
             load_function(name, text)[(programs,)](*(tensors[k] for k in places), *sizes, **blocks)
             answer: Any = [_pack(t) for t in tensors]

@@ -34,7 +34,8 @@ class Simulated:
     def __init__(self, program: Program, interpreter: Interpreter) -> None:
         writer = HostWriter(program, kernel_order)
         self.source = writer.write().replace("torch.device('cuda:0')", "torch.device('cpu')")
-        kernels = [s for s in program.steps if isinstance(s, Kernel)]
+        grouped = {k for first, end in program.groups for k in range(first, end)}
+        kernels = [s for k, s in enumerate(program.steps) if isinstance(s, Kernel) and k not in grouped]
         self.codes = {canonical(k).key: emit_triton(k).code for k in kernels}
         self.calls = 0
 
@@ -45,7 +46,15 @@ class Simulated:
 
             return run
 
-        names = scope(writer, {key: bound(code) for key, code in self.codes.items()})
+        def together(group: Any) -> Any:
+            def run(*args: Any) -> None:
+                self.calls += len(group.kernels)
+                interpreter.group(group, list(args))
+
+            return run
+
+        groups = {key: together(group) for key, group in writer.groups.items()}
+        names = scope(writer, {key: bound(code) for key, code in self.codes.items()} | groups)
         for op, stand_in in STAND_INS.items():
             spelled = GUARDED.get(op.split(".")[1], f"torch.ops.{op}") + "("
             if spelled in self.source:

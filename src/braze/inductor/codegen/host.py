@@ -16,12 +16,14 @@ import torch
 
 from braze.inductor.loops import Buffer, Extern, Kernel, Program, Step, Strided, canonical
 from braze.ir import Expr, IntLike, Symbol, leaves, symbols, to_str
+from braze.runtime.cuda_group import TritonGroup
 from braze.runtime.host import NAMES
 
 from .externs import binding_of
 from .llvm_depthwise import Depthwise, depthwise_gradient
 from .llvm_group import group_arguments, group_key
 from .stages import Stage, touched
+from .triton_group import emit_groups
 
 RESERVED = frozenset(("args", "torch", "call", "given", *NAMES))
 
@@ -35,6 +37,7 @@ class HostWriter:
         self.taken: set[str] = set(RESERVED)
         self.objects: dict[str, Any] = {}
         self.kernels: dict[str, str] = {}  # canonical key -> name
+        self.groups: dict[str, TritonGroup] = {}  # the launches of groups, by the key in ``kernels``
         self.lines: list[str] = []
         self.calls: dict[int, int] = {}  # line of the text (from 1) -> the step that it runs
         self.fixed: set[Buffer] = set()  # tensors that the program does not own: inputs and constants
@@ -145,7 +148,11 @@ class HostWriter:
         n = 0
         while n < len(program.steps):
             step, end = program.steps[n], groups.get(n, n + 1)
-            if end > n + 1:
+            if end > n + 1 and isinstance(step, Kernel) and step.device.type == "cuda":
+                run = adjacent(program, n)
+                end = run[-1][1]
+                line = self._groups([program.steps[first:last_one] for first, last_one in run])
+            elif end > n + 1:
                 line = self._group(program.steps[n:end])
             else:
                 line = self._kernel(step) if isinstance(step, Kernel) else self._extern(step)
@@ -153,10 +160,10 @@ class HostWriter:
             dead = [self.name(b) for k in range(n, end) for b in last.get(k, ()) if b in self.names]
             if dead:
                 self.emit(f"del {', '.join(dict.fromkeys(dead))}")
-            n = end - 1
-            if n in ends:
-                self._hand_over(ends[n], n + 1 == len(program.steps))
-            n += 1
+            ready = [k for k in range(n, end) if k in ends]
+            for k in ready:
+                self._hand_over(ends[k], end == len(program.steps) and k == ready[-1])
+            n = end
         if not stages:
             self.emit(f"return {self.value(program.outputs)}")
         return "\n".join(head + self.lines) + "\n"
@@ -218,6 +225,21 @@ class HostWriter:
         self.emit(f"{name}({', '.join([*map(self.name, buffers), *map(str, points)])})  # {note}")
         return len(self.lines)
 
+    def _groups(self, groups: Sequence[Sequence[Step]]) -> int:
+        """Call a card's kernels for adjacent groups; the number of the call's line, from 1."""
+        kernels = [[k for k in steps if isinstance(k, Kernel)] for steps in groups]
+        new = {b for members in kernels for k in members for b in k.writes} & self.program.reuse.keys()
+        made = emit_groups(kernels, {b: old for b in new if (old := self.program.reuse[b]) in self.fixed})
+        first = kernels[0][0]
+        name = self.kernels.get(made.key) or self.kernels.setdefault(made.key, self.unique(f"{first.name}_and_like"))
+        for k in (k for members in kernels for k in members):
+            self._make_room(k)
+        self.groups[made.key] = made.code
+        note = ", ".join(dict.fromkeys(op for members in kernels for op, _ in members[0].origin))
+        count = f"{len(kernels)} launches for {sum(map(len, kernels))} kernels"
+        self.emit(f"{name}({', '.join(map(self.name, made.buffers))})  # {count}: {note}")
+        return len(self.lines)
+
     def _depthwise(self, e: Extern, d: Depthwise) -> int:
         """A weight gradient by its own kernel; what else the call gives by the vendor's."""
         *args, mask = e.args
@@ -256,6 +278,16 @@ class HostWriter:
                 self.emit(f"if {self.name(b)}.stride() != {self.sizes(b.type.strides)}:")
                 self.emit(f"    {self.name(b)} = restrided({self.name(b)}, {self.sizes(b.type.strides)})")
         return line
+
+
+def adjacent(program: Program, first: int) -> list[tuple[int, int]]:
+    """The groups on one device from step ``first`` on that follow each other."""
+    out: list[tuple[int, int]] = []
+    for begin, end in sorted(program.groups):
+        step = program.steps[begin]
+        if begin == (out[-1][1] if out else first) and step.device == program.steps[first].device:  # type: ignore[union-attr]
+            out.append((begin, end))
+    return out
 
 
 def last_uses(program: Program) -> dict[int, list[Buffer]]:

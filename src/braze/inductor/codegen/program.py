@@ -16,6 +16,7 @@ from braze.ir import to_str
 from braze.runtime import host
 from braze.runtime.cpu import Pending, Source, prepare
 from braze.runtime.cuda import load_kernels_cuda
+from braze.runtime.cuda_group import TritonGroup
 from braze.runtime.cuda_kernel import TritonKernel
 from braze.runtime.resident import let_go_of_compiler
 
@@ -44,7 +45,7 @@ class CompiledProgram:
     source: str
     kernels: dict[str, str]
     stages: Callable[[int, int], tuple[Callable[[list[Any]], Iterator[list[Any]]], list[tuple[int, ...]]]]
-    made: dict[str, Source | TritonKernel] = field(default_factory=dict)
+    made: dict[str, Source | TritonKernel | TritonGroup] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
     name: str = ""
@@ -79,7 +80,6 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     """Generate, compile and bind. Unsupported names what the code generator cannot do."""
     config = config or Config.from_env()
     program, shown = bind_products(program, config, compile_program)
-    kernels = [step for step in program.steps if isinstance(step, Kernel)]
     pending = _start_cpu(program, config)
     writer = HostWriter(program, kernel_order)
     text = writer.write()
@@ -87,7 +87,9 @@ def compile_program(program: Program, config: Config | None = None) -> CompiledP
     compiled: Functions = {key: (p.kernel(), p.source) for key, p in pending.items()}
     if sum(p.loaded is None for p in pending.values()) >= MANY:
         let_go_of_compiler()
-    compiled |= _compile_cuda([k for k in kernels if k.device.type == "cuda"], config)
+    grouped = {k for first, end in program.groups for k in range(first, end)}
+    alone = [k for n, k in enumerate(program.steps) if isinstance(k, Kernel) and n not in grouped]
+    compiled |= _compile_cuda([k for k in alone if k.device.type == "cuda"], writer.groups, program, config)
     functions = {key: function for key, (function, _) in compiled.items()}
     names = scope(writer, functions)
     exec(code, names)  # noqa: S102
@@ -134,7 +136,8 @@ def _in_stages(
     return names["call"], [outputs for _, outputs in stages]
 
 
-Functions = dict[str, tuple[Any, Source | TritonKernel]]  # canonical key -> (function, what it was loaded from)
+Code = Source | TritonKernel | TritonGroup
+Functions = dict[str, tuple[Any, Code]]  # canonical key -> (function, what it was loaded from)
 
 
 def launches(program: Program) -> Iterator[list[Kernel]]:
@@ -166,9 +169,13 @@ def _start_cpu(program: Program, config: Config) -> dict[str, Pending]:
     return pending
 
 
-def _compile_cuda(kernels: list[Kernel], config: Config) -> Functions:
-    if not kernels:
+def _compile_cuda(kernels: list[Kernel], groups: dict[str, TritonGroup], program: Program, config: Config) -> Functions:
+    """Kernels and groups of the card; all are compiled at the same time."""
+    if not kernels and not groups:
         return {}
+    device = next(s.device for s in program.steps if isinstance(s, Kernel) and s.device.type == "cuda")
     codes = {canonical(k).key: emit_triton(k).code for k in kernels}
-    functions = load_kernels_cuda(list(codes.values()), kernels[0].device, config)
-    return {key: (f, code) for (key, code), f in zip(codes.items(), functions)}
+    functions = load_kernels_cuda([*codes.values(), *(k for g in groups.values() for k in g.kernels)], device, config)
+    rest = iter(functions[len(codes) :])
+    out: Functions = {key: (f, code) for (key, code), f in zip(codes.items(), functions)}
+    return out | {key: (g.bound([next(rest) for _ in g.kernels]), g) for key, g in groups.items()}

@@ -12,21 +12,26 @@ from braze.ir.printer import Names
 from braze.runtime import host
 from braze.runtime.cpu import Source
 from braze.runtime.cuda_choice import Choice, Parts
+from braze.runtime.cuda_group import TritonGroup
 from braze.runtime.cuda_kernel import TritonKernel
 from braze.runtime.spelling import spell
 
 _LOADERS = {
     Source: "{name}, = load_kernels([{made}])",
     TritonKernel: "{name}, = load_kernels_cuda([{made}], torch.cuda.current_device())",
+    TritonGroup: "{name} = load_group_cuda({made}, torch.cuda.current_device())",
 }
 _IMPORTS = {
     Source: "from braze.runtime.cpu import Source, load_kernels",
     TritonKernel: "from braze.runtime.cuda import load_kernels_cuda\n"
     "from braze.runtime.cuda_kernel import GridDim, Launch, TritonKernel",
+    TritonGroup: "from braze.runtime.cuda_group import TritonGroup, load_group_cuda\n"
+    "from braze.runtime.cuda_kernel import GridDim, Launch, TritonKernel",
 }
+Code = Source | TritonKernel | TritonGroup
 
 
-def script(source: str, made: Mapping[str, Source | TritonKernel], objects: Mapping[str, Any]) -> str:
+def script(source: str, made: Mapping[str, Code], objects: Mapping[str, Any]) -> str:
     """``source`` with everything that it names. An object without a spelling is a name that the reader has to set: the
     module says so and raises NameError where it is used."""
     choices = {name: value for name, value in objects.items() if isinstance(value, Choice)}
@@ -69,7 +74,7 @@ def _constant(name: str, value: Any) -> str:
     return f"# {name}: {value!r}, to be set" if names.table else f"{name} = {text}"
 
 
-def _kernel(name: str, kernel: Source | TritonKernel) -> str:
+def _kernel(name: str, kernel: Code) -> str:
     rows = []
     for field in dataclasses.fields(kernel):
         value = getattr(kernel, field.name)

@@ -60,6 +60,9 @@ class Emitted:
     sizes: tuple[IntLike, ...]
 
 
+PROGRAM = "tl.program_id(0)"
+
+
 def emit_triton(kernel: Kernel, card: Card | None = None) -> Emitted:
     """The kernel as Triton source with its launch. Unsupported for what Triton cannot say. ``card``: the one to choose
     block sizes for, its device's if not given.
@@ -80,11 +83,18 @@ def emit_triton(kernel: Kernel, card: Card | None = None) -> Emitted:
 _EMITTED: dict[tuple[str, Card], tuple[Emitted, tuple[int, ...]]] = {}
 
 
+def emit_part(kernel: Kernel, card: Card | None = None) -> Emitted:
+    """A canonical kernel as a function that is no launch of its own: its program's number is its first argument. The
+    buffers are in the order of ``kernel``'s first uses."""
+    layout = analyse(kernel)
+    return _Emitter(kernel, layout, choose(kernel, layout, card or card_of(kernel.device)), "program").emit()
+
+
 class _Emitter:
     """State while one kernel is written: the lines, and the name and block dims of each value."""
 
-    def __init__(self, kernel: Kernel, layout: Layout, tiling: Tiling) -> None:
-        self.kernel, self.layout, self.tiling = kernel, layout, tiling
+    def __init__(self, kernel: Kernel, layout: Layout, tiling: Tiling, program: str = PROGRAM) -> None:
+        self.kernel, self.layout, self.tiling, self.program = kernel, layout, tiling, program
         self.wide = not fits_int32(layout)
         self.lines: list[str] = []
         self.indent = 1
@@ -228,7 +238,7 @@ class _Emitter:
         """The index and mask of every dim but r."""
         programs = self.tiling.programs
         cast = ".to(tl.int64)" if self.wide else ""
-        rest = "tl.program_id(0)" + cast
+        rest = self.program + cast
         if len(programs) > 1:
             self.line(f"pid = {rest}")
             rest = "pid"
@@ -453,7 +463,7 @@ class _Emitter:
         signature = [(self.pointer[b], ops.POINTERS[b.type.dtype]) for b in self.buffers]
         signature += [(self.sizes[e], "i32" if bounds(e)[1] < 2**31 else "i64") for e in sizes]
         blocks = [f"{n}: tl.constexpr" for n, _ in self.tiling.launches[0].blocks]
-        params = ", ".join([n for n, _ in signature] + blocks)
+        params = ", ".join(["program"] * (self.program != PROGRAM) + [n for n, _ in signature] + blocks)
         body = "\n".join(self.lines) or "    pass"
         helpers = helper_source(body)
         source = f'{HEADER}{helpers}\n\n@triton.jit\ndef {name}({params}):\n    """{self.describe()}"""\n{body}\n'

@@ -4,11 +4,12 @@
 
 The steps of the program stay as they are; members of a group are moved next to each other, and ``Program.groups`` names
 their range.  Running a group's members one after another is still the meaning, so that only the code generator needs to
-know: one parallel region walks all members, in machine code made once for all of their sizes.
+know: one parallel region walks all members, in machine code made once for all of their sizes. On a GPU one grid does.
 
-A kernel may be a member if it is elementwise over dense memory (its canonical form has one axis at most, and every
-access walks it or stays in place) and makes nothing but new values of inputs, or a few bytes: moving it up keeps no
-large result longer.  Members of a group do not touch what another of them writes, and a member moves only over kernels
+On a CPU, a kernel may be a member if it is elementwise over dense memory (its canonical form has one axis at most, and
+every access walks it or stays in place) and makes nothing but new values of inputs, or a few bytes: moving it up keeps
+no large result longer.  On a GPU, any kernel that makes new values of inputs may be one (``alike`` says what is its
+like).  Members of a group do not touch what another of them writes, and a member moves only over kernels
 of which the same is true.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 from braze.inductor.loops import Buffer, Compute, Const, Kernel, Load, Program, Step, Store, canonical
 from braze.ir import symbol_of
 
+from .alike import likeness
 from .ops import nbytes
 from .overwrite import candidates
 from .schedule import reads_of, writes_of
@@ -34,7 +36,11 @@ _FAMILIES: dict[str, tuple[Any, int] | None] = {}
 
 def family(kernel: Kernel) -> tuple[Any, int] | None:
     """What a kernel shares with its like of other sizes, and its number of points; None for one that cannot be a member
-    of a group. Families agree exactly when the canonical kernels differ in the size of their axis alone."""
+    of a group. Families agree exactly when the canonical kernels differ in the size of their axis alone; on a GPU, in
+    what ``likeness`` leaves open."""
+    if kernel.device.type == "cuda":
+        alike = likeness(kernel)
+        return None if alike is None else (alike.key, alike.points)
     form = canonical(kernel)
     if form.key not in _FAMILIES:
         _FAMILIES[form.key] = _family(form.kernel)
@@ -117,6 +123,8 @@ def group(program: Program) -> Program:
 
 def _key(step: Step, memory: dict[Buffer, Buffer]) -> Any:
     if not isinstance(step, Kernel) or any(b not in memory and nbytes(b) > SMALL for b in step.writes):
+        return None
+    if step.device.type == "cuda" and not any(b in memory for b in step.writes):
         return None
     found = family(step)
     return None if found is None else found[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 from braze.inductor.loops import Buffer, Kernel, Program, Step, Strided
 from braze.inductor.loops.interpret import buffers_in
+from braze.ir import IntLike, TensorType
 
 from .schedule import reads_of, writes_of
 
@@ -30,10 +31,15 @@ def candidates(program: Program) -> dict[Buffer, tuple[Buffer, int]]:
         if not isinstance(new, Strided) or not new.is_whole or not isinstance(old, Buffer):
             continue
         b, t, u = new.buffer, new.buffer.type, old.type
-        same = (t.sizes, t.strides, t.dtype, t.device) == (u.sizes, u.strides, u.dtype, u.device)
+        same = (t.sizes, _steps(t), t.dtype, t.device) == (u.sizes, _steps(u), u.dtype, u.device)
         if same and handed[b] == 1 and not handed[old] and b not in inputs and inputs[old] == 1:
             out[b] = (old, position)
     return out
+
+
+def _steps(t: TensorType) -> list[IntLike]:
+    """The strides that matter: a dim of one element (a 1x1 convolution's weight) has any."""
+    return [s for n, s in zip(t.sizes, t.strides) if n != 1]
 
 
 def last(steps: list[tuple[int, Step]], program: Program) -> list[tuple[int, Step]]:
