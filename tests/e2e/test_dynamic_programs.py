@@ -418,3 +418,13 @@ def test_symbolic_at_once(name: str) -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_other_backends(name: str, backend: str) -> None:
     check(name, None, backend)
+
+
+def test_a_write_may_settle_the_size_of_what_is_written() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.lerp_(torch.ones(8) * y.sum(), 0.5)
+        return x + 1
+
+    x, y = R(8), R(5)
+    want = f(x.clone(), y)
+    torch.testing.assert_close(braze.compile(f, dynamic=True, fullgraph=True)(x.clone(), y), want)

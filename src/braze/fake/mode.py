@@ -280,6 +280,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = args[target] if type(target) is int else kwargs[target]  # type: ignore[index]
         if type(res) is not TensorType or res is out.val:
             return out
+        if self.decisions is not None:  # the rule may have had sizes decided
+            out.val = self.decisions.resolve_type(out.val)
         old = out.val
         if torch.Tag.inplace_view in plan.op.tags:
             out.data = self._wrap(res)
