@@ -3,6 +3,7 @@ gradient and constants; what it would do to the world, or a handle that is used,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import braze
 from braze.api import log_of
+from braze.errors import CompileWarning
 
 LIMIT = 0.5
 
@@ -140,3 +142,36 @@ def test_what_the_hook_depends_on_is_guarded(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setitem(globals(), "LIMIT", limit)
         for a, b in zip(results(clipped), results(compiled), strict=True):
             torch.testing.assert_close(a, b)
+
+
+def _forbidden_view() -> torch.Tensor:
+    base = torch.arange(4.0, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base[:2]
+    base.mul_(2)
+    return view
+
+
+@pytest.mark.parametrize("name", ["is_leaf", "grad_fn", "grad", "requires_grad", "T"])
+def test_a_view_that_torch_forbids_to_use(name: str) -> None:
+    """A view made under no_grad whose base was then written with gradients: most uses raise, and capture must not."""
+
+    def f(x: torch.Tensor) -> Any:
+        y = torch.ones(2) * 2
+        try:
+            getattr(x, name)
+            return y, x * 2
+        except RuntimeError as e:
+            return y, str(e)[:40]
+
+    def outcome(g: Any, x: torch.Tensor) -> str:
+        try:
+            return str(g(x))
+        except RuntimeError as e:
+            return str(e)[:40]
+
+    compiled = braze.compile(f, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompileWarning)
+        for make in (_forbidden_view, _forbidden_view, lambda: torch.ones(2), _forbidden_view):
+            assert outcome(compiled, make()) == outcome(f, make())

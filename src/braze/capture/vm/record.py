@@ -168,6 +168,7 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
         return add_flagged(vm, v, raw, source)
     if type(raw) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         unsupported(f"an input of the tensor subclass {type(raw).__name__}")
+    leaf = is_leaf(raw)
     try:
         fake = fake_like_real(raw)
     except Unsupported as e:
@@ -179,11 +180,23 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
         t = t.with_(sizes=sizes, strides=strides)
         fake = fake_from(t, isinstance(raw, torch.nn.Parameter), vm.sizes)
     vm.by_fake[id(fake)] = v
-    if not raw.is_leaf and not raw.is_inference():
+    if not leaf and not raw.is_inference():
         fake = with_history(fake)
         vm.by_fake[id(fake)] = v
     v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
     vm.inputs.append(v)
+
+
+def is_leaf(raw: torch.Tensor) -> bool:
+    """``raw.is_leaf``. A break where torch refuses to tell: for a view made without gradients, whose base was then
+    written with them, any use but under no_grad is an error."""
+    try:
+        return raw.is_leaf
+    except RuntimeError as e:
+        text = str(e).partition(". ")[0]
+        raise Break(
+            f"a use of a view that torch forbids: {text}", "make the view and write its base in one mode"
+        ) from e
 
 
 def add_flagged(vm: Tracer, v: TensorValue, raw: torch.Tensor, source: Source) -> None:
@@ -241,8 +254,9 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
         unsupported(_REPLACED)
     fact = FACTS.get(name)
     if name == "is_leaf" and v.raw is not None:
-        vm.guards.const(v.source.attr(name) if v.source is not None else None, v.raw.is_leaf)
-        return vm.wrap(v.raw.is_leaf, None)
+        leaf = is_leaf(v.raw)
+        vm.guards.const(v.source.attr(name) if v.source is not None else None, leaf)
+        return vm.wrap(leaf, None)
     if fact is not None:
         return vm.wrap(fact(v.fake(vm)), None)
     if name in VIEWS:

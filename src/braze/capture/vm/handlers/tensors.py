@@ -70,7 +70,9 @@ def tensor_attribute(vm: Tracer, v: TensorValue, name: str) -> Value:
         out.data_of = v
         return out
     if name == "grad_fn":
-        if v.raw is not None and v.raw.grad_fn is not None:
+        from ..record import is_leaf
+
+        if v.raw is not None and not is_leaf(v.raw):
             unsupported("reading .grad_fn of a tensor that was made outside of the compiled function")
         if v.fake(vm).grad_fn is None:
             if v.raw is not None and v.source is not None and v.raw.requires_grad:
