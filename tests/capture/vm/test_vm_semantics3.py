@@ -18,6 +18,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 from vm_harness import check
 
+import braze
+from braze.api import log_of
+
 X = torch.arange(6.0).reshape(2, 3)
 CASES: list[Any] = []
 
@@ -265,3 +268,65 @@ def test_hooks_of_leaves_run_once() -> None:
         assert braze.compile(f, backend=backend)(p).tolist() == [7.0] * 3
         assert p._backward_hooks and p.grad is not None and p.grad.tolist() == [6.0] * 3
         assert len(calls) == 1
+
+
+class _Tagged(property):
+    tag = "x"
+
+
+class _Halved:
+    def __init__(self, x):
+        self._x = x
+
+    @_Tagged
+    def x(self):
+        return self._x / 2
+
+    @x.setter
+    def x(self, value):
+        self._x = value
+
+    @_Tagged
+    def missing(self):
+        raise AttributeError("no")
+
+
+def test_a_subclass_of_property() -> None:
+    def f(x):
+        a = _Halved(x)
+        a.x = a.x + 1
+        return a.x, getattr(a, "missing", None), _Halved.x.tag
+
+    check(f, X)
+
+
+def test_distributions_and_their_remedies() -> None:
+    def f(logits, action, validate):
+        d = torch.distributions.Categorical(logits=logits, validate_args=validate)
+        return d.log_prob(action), d.entropy(), d.support.is_discrete
+
+    logits, action = torch.arange(6.0).reshape(2, 3), torch.tensor([0, 2])
+    for validate in (False, True):
+        compiled = braze.compile(f, backend="eager")
+        for _ in range(2):
+            torch.testing.assert_close(compiled(logits, action, validate), f(logits, action, validate))
+        breaks = log_of(compiled).breaks
+        assert bool(breaks) == validate
+        assert not validate or any("validate_args=False" in b.hint for b in breaks)
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_the_remedy_of_an_index_of_no_dimensions(store: bool) -> None:
+    def f(x, i):
+        x = x + 1
+        if store:
+            x[:, i] = 7.0
+            return x * 2
+        return x[i] * 2
+
+    compiled = braze.compile(f, backend="eager")
+    for i in (0, 1, -1):
+        torch.testing.assert_close(compiled(X, torch.tensor(i)), f(X, torch.tensor(i)))
+    with pytest.raises(IndexError, match="out of bounds|out of range"):
+        compiled(X, torch.tensor(3))
+    assert "i.view(1)" in log_of(compiled).breaks[0].hint

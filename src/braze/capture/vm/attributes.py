@@ -105,6 +105,8 @@ def bind(vm: Tracer, found: _Found, obj: Value, cls: type, name: str) -> Value:
     getter = find(vm, type(raw), "__get__")
     if getter is None:
         return class_attribute(vm, cls, name, raw)
+    if getter.raw is property.__dict__["__get__"]:
+        return _bind_property(vm, found, obj, cls, name)
     if isinstance(getter.raw, FunctionType):
         descriptor = class_attribute(vm, cls, name, raw)
         return vm.call_function(FunctionValue(getter.raw), [descriptor, obj, vm.wrap_static(cls)], {})

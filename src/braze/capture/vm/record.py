@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _REPLACED = "a use of a tensor whose .data was replaced before in the compiled function"
 _READS = {torch.Tensor.__contains__}
+_ITEMS = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+_NO_MEMORY = "its data is not allocated yet"
 
 
 def lower(vm: Tracer, v: Value) -> tuple[Any, Any]:
@@ -83,15 +85,14 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
         new, also = [with_numbers(vm, a) for a in args], {k: with_numbers(vm, a) for k, a in kwargs.items()}
         if any(a is not b for a, b in zip((*args, *kwargs.values()), (*new, *also.values()))):
             return record(vm, target, new, also)
-        unsupported(
-            f"{name_of(target)}: {e.what}",
-            "keep the shape (torch.where, a mask to multiply by), or move it out of the compiled function",
-        )
+        unsupported(f"{name_of(target)}: {e.what}", _remedy(vm, target, args))
     except Unsupported as e:
         raise Break(f"{name_of(target)}: {e.what}", e.hint) from None
     except Exception as e:
         # the same call in eager raises the program's own error
         text = str(e).partition("\nException raised from")[0]  # else C++ frames follow
+        if _NO_MEMORY in text:
+            raise Break(f"{name_of(target)}: it looks at the memory of its arguments, and has no shape rule") from e
         raise Break(f"{name_of(target)} raised {type(e).__name__}: {text}") from e
     nodes = tuple(p[0] for p in low)
     fakes = [p[1] for p in (*low, *named.values())]
@@ -99,6 +100,15 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
     if isinstance(v, SequenceValue) and "out" in named and out is named["out"][1]:
         return kwargs["out"]
     return v
+
+
+def _remedy(vm: Tracer, target: Any, args: list[Value]) -> str:
+    """What avoids the break of a call that needs the values of tensors."""
+    if target in _ITEMS:
+        keys = args[1].items(vm) if isinstance(args[1], TupleValue) else [args[1]]
+        if any(isinstance(k, TensorValue) and not k.fake(vm).shape for k in keys):
+            return "give the index a dimension, i.view(1), or use torch.index_select: both stay in the graph"
+    return "keep the shape (torch.where, a mask to multiply by), or move it out of the compiled function"
 
 
 def result(vm: Tracer, target: Any, nodes: tuple[Any, ...], named: dict[str, Any], out: Any, fakes: list[Any]) -> Value:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..rebuild import Rebuilder
     from ..tracer import Tracer
 
+_BRANCH = "compute both sides and select with torch.where, or move the decision out of the compiled function"
+_VALIDATED = "make the distribution with validate_args=False, or check its arguments outside of the compiled function"
+
 
 class TensorValue(Value):
     """A tensor. An existing one becomes a graph input when it is first used; then ``node`` and ``fake`` are set.
@@ -76,10 +79,9 @@ class TensorValue(Value):
         known = vm.known_number(self)
         if known is not None:
             return bool(known.raw)
-        unsupported(
-            "a branch on the value of a tensor",
-            "compute both sides and select with torch.where, or move the decision out of the compiled function",
-        )
+        file = vm.frames[-1].code.code.co_filename.replace("\\", "/") if vm.frames else ""
+        checks = "/torch/distributions/" in file
+        unsupported("a branch on the value of a tensor", _VALIDATED if checks else _BRANCH)
 
     def get_attr(self, vm: Tracer, name: str) -> Value:
         return vm.tensor_get(self, name)
