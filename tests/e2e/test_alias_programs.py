@@ -121,6 +121,15 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return w.as_strided(w.shape, w.stride()), v\n",
         [0], [0], False, True, {},
     ),
+    "a saved value with gaps between its elements": (
+        "def program(x0, x1):\n    torch.mul(x0.detach(), 3, out=x0.detach()[:])\n    x0.mul_(x0.mean())\n"
+        "    return x0,\n",
+        [6, 0], [2, 2], True, False, {},
+    ),
+    "a saved result with gaps between its elements": (
+        "def program(x0):\n    v = torch.slice_scatter(x0, x0[:1] * 3, 0, 0, 1)\n    return v, v * v.exp()\n",
+        [6], [3], True, False, {},
+    ),
     "as_strided of a part that was detached": (
         "def program(x0):\n    v = x0.sin()\n    w = v[1:].detach()[1:]\n"
         "    return w.as_strided((2, 2), (6, 1)), v, w.as_strided((2, 2), (1, 2)).data.as_strided((2,), (2,))\n",

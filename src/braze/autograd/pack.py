@@ -2,7 +2,8 @@
 
     idx: i64 = max_pool2d_with_indices(x, 3)[1]      ->      forward saves idx.to(i16); backward starts with .to(i64)
 
-An input that is overwritten and a view that would keep a larger base alive are copied.
+An input that is overwritten and a view that would keep a larger base alive are copied; so is what has gaps between its
+elements, which code generators may close.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import operator
 
 import torch
 
+from ..fake.layout import is_dense
 from ..ir import Node, TensorType, product
 from .choose import Plan
 from .unalias import clone_of, saved_copy
@@ -24,10 +26,15 @@ def packed(plan: Plan, node: Node) -> Node | None:
     """The call on ``node`` whose result is stored in its place, or None to store ``node`` itself."""
     if node in plan.primal_index:
         return saved_copy(node)
-    if plan.shrinks(node):
+    if plan.shrinks(node) or gaps(node):
         return clone_of(node)
     dtype = _narrow(node)
     return _cast(node, f"{node.name}_packed", dtype) if dtype is not None else None
+
+
+def gaps(node: Node) -> bool:
+    """Whether a value's layout has gaps, or elements that share memory."""
+    return isinstance(node.val, TensorType) and not is_dense(node.val.sizes, node.val.strides)
 
 
 def unpacked(node: Node, stored: Node) -> Node | None:

@@ -25,7 +25,7 @@ from .cse import eliminate_common_subexpressions
 from .dce import eliminate_dead_code
 from .joint import Joint
 from .norms import split_norms
-from .pack import packed, unpacked
+from .pack import gaps, packed, unpacked
 from .rewrite import build, operands, replaced, substituted
 from .schema import op_info
 from .simplify import simplify
@@ -193,7 +193,7 @@ def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients:
             place[v] = SavedRef("size", plan.primal_index[v])
         elif v in plan.primal_index and plan.primal_index[v] not in mutated:
             place[v] = SavedRef("input", plan.primal_index[v])
-        elif v in results:
+        elif v in results and not gaps(v):
             place[v] = SavedRef("result", results.index(v))
         else:
             copy = packed(plan, v)
