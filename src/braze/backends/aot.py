@@ -13,6 +13,7 @@ from braze.events import Deferred
 from braze.fake.questions import deciding
 from braze.ir import Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
+from braze.prims.collective import Collective
 from braze.runtime.autograd_node import make_autograd_callable
 from braze.runtime.host import below_autograd
 
@@ -59,9 +60,17 @@ def compile_joint(
         backward = aot.backward
         lazy = _once(partial(_compile_late, compile_side, backward, request))
     if config.cudagraphs and any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types):
-        forward, lazy, record.notes = whole.recorded(lazy, aot.signature)
+        if _talks(aot.forward) or aot.backward is not None and _talks(aot.backward):
+            record.notes = ["not recorded as CUDA graphs: the graph has collectives"]
+        else:
+            forward, lazy, record.notes = whole.recorded(lazy, aot.signature)
     compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
     return compiled
+
+
+def _talks(graph: Graph) -> bool:
+    """Whether a graph has collectives."""
+    return any(isinstance(n.target, Collective) for n in graph.nodes)
 
 
 def _compile_late(compile_side: CompileSide, graph: Graph, request: Request) -> Compiled:

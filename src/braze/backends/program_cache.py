@@ -28,6 +28,7 @@ from braze.inductor.codegen.program import load_program
 from braze.ir import Expr, Graph, Node, Symbol, TensorType, to_str
 from braze.prims import PRIMS
 from braze.prims.after import after
+from braze.prims.collective import Collective, Start, Wait, start, wait
 from braze.prims.prim import Prim
 from braze.prims.strided import STRIDED
 from braze.runtime.cache import DiskCache, content_key
@@ -126,6 +127,8 @@ def _target(target: Any) -> str:
         return f"{target._schema.name}.{target._overloadname}"
     if isinstance(target, Prim) or target in HELPERS.values():
         return str(target.qualified_name)
+    if isinstance(target, Collective):
+        return target.spelling
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module in ("_operator", "operator"):
         return f"operator.{name}"
@@ -139,6 +142,8 @@ def _constant(value: Any) -> str:
         text = f"PRIMS[{value.name!r}]"
     if any(value is x for x in HELPERS.values()):
         text = f"HELPERS[{value.__name__!r}]"
+    if isinstance(value, (Start, Wait)):
+        text = value.spelling
     if isinstance(value, torch._ops.OpOverload) and value.namespace in ("aten", "braze"):
         text = f"torch.ops.{value._schema.name.replace('::', '.')}.{value._overloadname}"
     if text is None:
@@ -188,7 +193,7 @@ def _loaded(
     entry: dict[str, Any], config: Config, rebuild: Callable[[], CompiledProgram]
 ) -> tuple[CompiledProgram, list[str]]:
     kernels = {name: Source(**source) for name, source in entry["kernels"].items()}
-    names = {"spelled": spelled, "torch": torch, "PRIMS": PRIMS, "HELPERS": HELPERS}
+    names = {"spelled": spelled, "torch": torch, "PRIMS": PRIMS, "HELPERS": HELPERS, "start": start, "wait": wait}
     objects = {name: eval(text, names) for name, text in entry["objects"].items()}  # noqa: S307
     calls = dict(map(tuple, entry["calls"]))
     stages = lambda first, rest: rebuild().stages(first, rest)  # noqa: E731

@@ -26,6 +26,7 @@ from braze.ir import Graph, Node, TensorType, leaves
 
 from . import decompositions  # noqa: F401  (fills the table)
 from .builder import Builder, Policy
+from .collective import Collective, kept_operands, start, token_type, wait
 from .elementwise import ANY
 from .opaque import refusal
 from .prim import PRIMS, Prim
@@ -49,6 +50,7 @@ class _Decomposer:
         self.builder = Builder(self.result, policy)
         self.env: dict[Node, Any] = {}  # node of the ATen graph -> new node, or a tuple of them
         self._exact: dict[Node, Node] = {}
+        self._token: Node | None = None  # of the last collective
 
     def run(self) -> Graph:
         for node in self.source.nodes:
@@ -96,7 +98,20 @@ class _Decomposer:
                 raise Unsupported(f"{overload_name(target)}: {reason}", str(node.loc or ""))
         elif isinstance(target, Prim):
             return self.result.call(target, self._map(node.args), self._map(node.kwargs), node.val)
+        elif isinstance(target, Collective):
+            return self._collective(target, node)
         return self.result.call(target, self._pin(node.args), self._pin(node.kwargs), node.val)
+
+    def _collective(self, target: Collective, node: Node) -> Any:
+        """The start, after the one before, and a wait for each result."""
+        args, result = self._pin(node.args), self.result
+        vals: list[TensorType] = list(node.val) if target.several else [node.val]
+        kwargs = self._pin(node.kwargs)
+        begun = result.call(start(target.__name__), (self._token, *args), kwargs, (*vals, token_type(vals[0].device)))
+        self._token = result.getitem(begun, len(vals))
+        read = kept_operands((args, kwargs))
+        done = [result.call(wait, (result.getitem(begun, i), *read), {}, v) for i, v in enumerate(vals)]
+        return done if target.several else done[0]
 
     def _apply(self, row: Row, node: Node) -> Any:
         nodes = self.result.nodes

@@ -2,6 +2,7 @@
 
 from . import (
     attention,
+    collective,
     conv,
     create,
     effects,
@@ -21,6 +22,7 @@ from . import (
 
 __all__ = [
     "attention",
+    "collective",
     "conv",
     "create",
     "effects",

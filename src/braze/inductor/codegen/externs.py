@@ -57,7 +57,7 @@ def binding_of(e: Extern) -> tuple[Any, str | None, bool]:
 def binding(target: Any) -> tuple[Any, str | None, bool]:
     """(callable, its spelling in the host program or None, can the result's strides be trusted)."""
     if not isinstance(target, torch._ops.OpOverload):
-        return target, None, False
+        return target, None, getattr(target, "pending", False)  # what is not complete may not be copied
     name, overload = target._schema.name.partition("::")[2], target._overloadname
     trusted = name in CONTIGUOUS_RESULT and overload == "default"
     if name in DIRECT and overload == "default" and hasattr(torch, name):

@@ -12,6 +12,7 @@ from .build import build_steps
 from .columns import fold_columns
 from .group import group
 from .ops import Analysis
+from .overlap import overlap
 from .overwrite import last
 from .placement import place
 from .schedule import order
@@ -32,6 +33,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     merge_edges(clusters, traits)
     placement = place(clusters, traits)
     steps = order(last(fold_columns(build_steps(clusters, placement, traits), traits), program))
+    steps = overlap(steps)
     return group(replace(program, steps=steps, buffers=allocated(steps)))
 
 

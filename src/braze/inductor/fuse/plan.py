@@ -21,6 +21,7 @@ from braze.inductor.loops.ref import offset_of
 from braze.ir import IntLike, symbols
 
 from .group import members
+from .overlap import is_wait
 from .overwrite import returned, written_inputs
 from .schedule import reads_of, writes_of
 
@@ -35,6 +36,7 @@ def plan(program: Program) -> Program:
             last[b] = k
     keep = set(buffers_in(program.outputs)) | {b for b in program.inputs if isinstance(b, Buffer)}
     keep |= set(program.constants)
+    keep |= {b for s in program.steps if is_wait(s) for b in reads_of(s)[:1]}  # it lives on as the wait's result
     taken = written_inputs(program, _in_place)
     group = members(program)
     shared = _shared(program)

@@ -26,7 +26,7 @@ def order(steps: list[tuple[int, Step]]) -> list[Step]:
     So a recomputed value is made where it is first used, not as soon as it could be. Several writers of a buffer keep
     their given order, and its readers come after the last.
     """
-    needs = _needs(steps)
+    needs = needs_of(steps)
     limit = len(steps) + sum(map(len, needs))
     done: set[int] = set()
     out: list[Step] = []
@@ -47,7 +47,7 @@ def order(steps: list[tuple[int, Step]]) -> list[Step]:
     return out
 
 
-def _needs(steps: list[tuple[int, Step]]) -> list[list[int]]:
+def needs_of(steps: list[tuple[int, Step]]) -> list[list[int]]:
     """For each step the steps that must run before it, by position."""
     writers: dict[Buffer, list[int]] = {}
     for k, (_, s) in enumerate(steps):
