@@ -182,8 +182,9 @@ def test_softmax_split(call, dtype):
     assert len(new.calls) > 3
 
 
-def test_group_norm_split():
-    b = Builder(tensor_type((2, 6, 3, 3)), tensor_type((6,)), tensor_type((6,)))
+@pytest.mark.parametrize("strides", [(54, 9, 3, 1), (54, 1, 18, 6)])
+def test_group_norm_split(strides):
+    b = Builder(tensor_type((2, 6, 3, 3)).with_(strides=strides), tensor_type((6,)), tensor_type((6,)))
     x, weight, bias = b.inputs
     node = b(aten.native_group_norm.default, x, weight, bias, 2, 6, 9, 3, 1e-5)
     g = b.done(b.item(node, 0))

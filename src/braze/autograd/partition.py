@@ -30,6 +30,7 @@ from .rewrite import build, operands, replaced, substituted
 from .schema import op_info
 from .simplify import simplify
 from .unalias import storage_root, unalias, unalias_gradients
+from .wide import wide_products
 
 BUDGETS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
@@ -72,7 +73,7 @@ def _simplified(joint: Joint) -> Graph:
     graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
     if joint.tangents:
         graph = eliminate_common_subexpressions(split_norms(graph))
-    return eliminate_dead_code(graph)
+    return wide_products(eliminate_dead_code(graph))
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def binding(target: Any) -> tuple[Any, str | None, bool]:
     if not isinstance(target, torch._ops.OpOverload):
         return target, None, getattr(target, "pending", False)  # what is not complete may not be copied
     name, overload = target._schema.name.partition("::")[2], target._overloadname
-    trusted = name in CONTIGUOUS_RESULT and overload == "default"
+    trusted = name in CONTIGUOUS_RESULT and overload in ("default", "dtype")
     if name in DIRECT and overload == "default" and hasattr(torch, name):
         return getattr(torch, name), f"torch.{name}", trusted
     if name in GUARDED and overload == "default":
