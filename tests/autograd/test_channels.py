@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,9 @@ import cuda_typed
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+import braze
 from braze.autograd import Joint, channels_last, partition, trace_joint, verify_aot, verify_joint
 from braze.autograd.dce import eliminate_dead_code
 from braze.fake.layout import is_channels_last
@@ -178,3 +181,30 @@ def test_group_norms_follow_and_biases_stand_apart() -> None:
     # Of values as large as an image, the backward gets the convolutions' results and what they read.
     kept = [n.val for n in aot.forward.outputs[1:] if isinstance(n, Node) and n.val.rank == 4]
     assert sum(t.sizes[1] == 6 and t.sizes[2:] != (3, 3) for t in kept) <= 4, kept
+
+
+class _Halves(nn.Module):
+    """Halves of a map's channels, views with gaps, go through a convolution that stays as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        p, q = torch.split(self.norm(self.first(x)).relu(), 8, 1)
+        return self.second(self.second(p) + q).mean() + q.flatten(1).square().sum()
+
+
+def test_views_with_gaps_keep_their_layout() -> None:
+    torch.manual_seed(0)
+    model = _Halves().double()
+    twin = copy.deepcopy(model).float()
+    x = torch.randn(2, 8, 12, 12)
+    loss = braze.compile(twin, options={"strict": True})(x)
+    loss.backward()
+    want = model(x.double())
+    want.backward()
+    torch.testing.assert_close(loss.double(), want, rtol=1e-4, atol=1e-5)
+    for p, q in zip(twin.parameters(), model.parameters()):
+        torch.testing.assert_close(p.grad.double(), q.grad, rtol=1e-3, atol=1e-3)

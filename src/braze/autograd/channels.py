@@ -29,8 +29,8 @@ from .biases import biases_apart
 from .blocks import Blocks, blocks_of, input_in_blocks, weight_from_blocks, weight_in_blocks
 from .costs import Kind, kind_of
 from .joint import Joint
-from .layout import relayout, same_strides
-from .rewrite import build, operands, replaced
+from .layout import is_dense, relayout, same_strides
+from .rewrite import build, operands, replaced, substituted
 
 aten = torch.ops.aten
 LEAD = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
@@ -210,8 +210,17 @@ class _Relayout:
             return new
         found = self.restored.get(old)
         if found is None:
-            found = self.restored[old] = relayout(self, new, old.val, old)
+            gaps = not is_dense(old.val.sizes, old.val.strides)
+            found = self.restored[old] = self._viewed(old) if gaps else relayout(self, new, old.val, old)
         return found
+
+    def _viewed(self, old: Node) -> Node:
+        """A view with gaps between its elements, or what it is taken of: the same call on its operands' old layouts."""
+        if kind_of(old) is not Kind.VIEW and not isinstance(old.val, (tuple, list)):
+            raise Unsupported(f"the layout of {old.name}, which has gaps and is no view")
+        seen = {a: self._restore(a) if isinstance(a.val, TensorType) else self._viewed(a) for a in operands(old)}
+        args, kwargs = substituted((old.args, old.kwargs), seen)
+        return self.out.call(old.target, args, kwargs, old.val, old.loc)
 
 
 def _infer(op: Any, args: Any, kwargs: Any) -> Any:
