@@ -8,7 +8,7 @@ training("vit", dynamic=True)          # symbolic sizes
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -166,13 +166,22 @@ def training(
     return capture(run, (*case.inputs, case.target), partial(split, budget=budget), dynamic)  # type: ignore[no-any-return]
 
 
+def adamw(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """With its default for a card: many tensors at once."""
+    return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
+
+
 def whole_step(
-    network: str | Network, small: bool = False, dynamic: bool | None = None, precision: str = "bf16"
+    network: str | Network,
+    small: bool = False,
+    dynamic: bool | None = None,
+    precision: str = "bf16",
+    make_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] = adamw,
 ) -> list[Part]:
-    """Forward, loss, backward and AdamW (its default for a card: many tensors at once) of a network in one graph."""
+    """Forward, loss, backward and the optimizer's step of a network in one graph."""
     case = on_meta(network, small) if isinstance(network, str) else network
     loss_of = _loss(case, precision)
-    optimizer = torch.optim.AdamW(case.model.train().parameters(), lr=1e-4, foreach=True)
+    optimizer = make_optimizer(case.model.train().parameters())
 
     def step(*xs: torch.Tensor) -> torch.Tensor:
         loss = loss_of(*xs)

@@ -33,7 +33,9 @@ class Simulated:
 
     def __init__(self, program: Program, interpreter: Interpreter) -> None:
         writer = HostWriter(program, kernel_order)
-        self.source = writer.write().replace("torch.device('cuda:0')", "torch.device('cpu')")
+        self.source = writer.write()
+        cpu = {name: torch.device("cpu") for name, x in writer.objects.items() if isinstance(x, torch.device)}
+        writer.objects.update(cpu)
         grouped = {k for first, end in program.groups for k in range(first, end)}
         kernels = [s for k, s in enumerate(program.steps) if isinstance(s, Kernel) and k not in grouped]
         self.codes = {canonical(k).key: emit_triton(k).code for k in kernels}

@@ -25,7 +25,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from braze.inductor.fuse.alike import Likeness, likeness
+from braze.inductor.fuse.alike import DIVISOR, Likeness, likeness
 from braze.inductor.loops import Buffer, Kernel, Load, Store, canonical
 from braze.ir import symbols
 from braze.runtime.cuda_group import TritonGroup
@@ -82,8 +82,8 @@ def _main(
     likes = sorted(((_likeness(k), k) for k in kernels), key=lambda found: -found[0].points)
     members = [Member(_slots(like, [memory.get(b, b) for b in canonical(k).buffers]), like.points) for like, k in likes]
     form = likes[0][0].kernel
-    for s in symbols(*(a.size for a in form.x)):
-        s.hint = max(likes[0][0].points // (16 if s.name == "sixteenths" else 1), 1)
+    for s in symbols(*(a.size for a in form.x)):  # as if all members' points were one's
+        s.hint = max(sum(m.points for m in members) // (DIVISOR if s.name == "sixteenths" else 1), 1)
     part = emit_part(form)
     order = list(dict.fromkeys(i.buffer for i in form.body if isinstance(i, (Load, Store))))
     columns = {k: tuple(m.slots[k] for m in members) for k in range(len(order))}
