@@ -23,6 +23,7 @@ from braze.inductor.codegen.host import HostWriter, adjacent
 from braze.inductor.codegen.program import kernel_order
 from braze.inductor.codegen.triton_group import emit_groups
 from braze.inductor.fuse import fuse, plan
+from braze.inductor.fuse.contract import contract
 from braze.inductor.loops import Kernel, Program, lower, verify_program
 from braze.ir import type_of
 from braze.prims.decompose import decompose
@@ -181,6 +182,25 @@ def test_sums_and_transposes_in_groups(triton_run: Interpreter) -> None:
     run(program, given, triton_run)
     for got, expected in zip(given, want):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_groups_are_found_again_after_products_took_kernels() -> None:
+    """Joining a product with what follows it moves steps, so that ranges of an earlier order would name others."""
+
+    def step(x: torch.Tensor, w: torch.Tensor, *ps: torch.Tensor) -> torch.Tensor:
+        out = torch.tanh(x @ w)
+        for p, g in zip(ps[:4], ps[4:]):
+            p.sub_(g * 0.1)
+        return out
+
+    given = [torch.randn(256, 256) for _ in range(2)] + [torch.randn(n) for n in (64, 32, 96, 160) for _ in range(2)]
+    order = [given[0], given[1], *given[2::2], *given[3::2]]
+    joint = trace_joint(step, [type_of(t.bfloat16() if t.dim() == 2 else t).with_(device=CUDA) for t in order])
+    before = fuse(lower(decompose(partition(joint).forward)))
+    after = verify_program(plan(contract(before)))
+    assert len(after.steps) < len(before.steps)
+    ((first, end),) = after.groups
+    assert end - first == 4 and all(isinstance(s, Kernel) and not s.r for s in after.steps[first:end])
 
 
 def test_updates_that_read_each_other_stay_apart() -> None:

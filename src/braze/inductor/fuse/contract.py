@@ -48,6 +48,7 @@ from braze.inductor.loops.interpret import buffers_in
 from braze.inductor.loops.ref import axis_of, offset_of
 from braze.ir import Expr, IntLike, Symbol, TensorType, product, symbol_of, symbols
 
+from .group import group
 from .joining import Body, Steps, sliced
 from .match import complete, covers, match
 from .ops import hint, nbytes
@@ -126,7 +127,7 @@ def contract(program: Program, log: Log | None = None) -> Program:
         for before, after in parts.folds:
             steps.replace(before, [after])
     done = order([(n, s) for s, n in steps.positions()])
-    return replace(program, steps=done, buffers=allocated(done))
+    return group(replace(program, steps=done, buffers=allocated(done), groups=()))
 
 
 @dataclass(eq=False)
