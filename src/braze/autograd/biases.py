@@ -25,7 +25,9 @@ def biases_apart(graph: Graph) -> Graph:
     if not any(_biased(n) for n in graph.nodes):
         return graph
     emit = Emitter(graph)
-    nodes, env, sums = emit.out.nodes, {}, {}
+    nodes = emit.out.nodes
+    env: dict[Node, Node] = {}
+    sums: dict[Node, Node] = {}  # a backward call -> the gradient that its bias adds up
     for n in graph.nodes:
         new = replaced(n, env) if env and n.op == "call" else n
         if new is not n:

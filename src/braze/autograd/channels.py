@@ -247,7 +247,7 @@ def _leaned(n: Node, val: Any) -> Any:
 def _owned(n: Node, val: Any) -> Any:
     """The results of a call that generated kernels compute, the first in its operand's layout."""
     x: Any = n.args[0].val if n.target in OWN else None
-    if x is None or x.rank != 4 or not is_channels_last(x.sizes, x.strides):
+    if x is None or x.rank != 4 or any(n == 0 for n in x.sizes) or not is_channels_last(x.sizes, x.strides):
         return val
     return val[0].with_(strides=x.strides), *val[1:]
 

@@ -31,7 +31,6 @@ class Follower:
         self.graph, self.decide = graph, decide
         self._loc: Loc | None = None
         self.region: int | None = None  # the activation checkpoint that the call at hand belongs to
-        self.inner: int | None = None  # the innermost one of nested ones
         self.inner: int | None = None  # the innermost one, where they are nested
         self._policies: dict[int, Policy] = {}  # of selective checkpoints, by region
         self.freed = Freed()

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 def wide_products(graph: Graph) -> Graph:
     """The graph with those products that nothing else reads."""
-    found = [n for n in graph.nodes if n.target is aten.mm.default and _narrow(n.val)]
+    found = [n for n in graph.nodes if n.target is aten.mm.default and _narrow(n.val) and not _empty(n)]
     if not found or torch.version.hip is not None:
         return graph
     users, outputs = graph.users(), set(nodes_in(graph.outputs))
@@ -47,6 +47,10 @@ def wide_products(graph: Graph) -> Graph:
 
 def _narrow(t: TensorType) -> bool:
     return t.device.type == "cuda" and t.dtype in (torch.float16, torch.bfloat16)
+
+
+def _empty(n: Node) -> bool:
+    return any(size == 0 for a in n.args for size in a.val.sizes)
 
 
 def _widens(n: Node, narrow: TensorType) -> bool:
