@@ -213,3 +213,24 @@ def test_one_pass_statistics_are_accurate() -> None:
             unit = torch.finfo(torch.float32).eps * truth.abs().max()
             assert error <= 2 * (other.double() - truth).abs().max() + 4 * unit
     assert names(low).count("sum") == 2
+
+
+@pytest.mark.parametrize("one_pass", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize(("shape", "groups"), [((3, 6, 5, 4), 3), ((2, 8, 7), 2), ((4, 6), 2), ((2, 6, 3, 3, 2), 6)])
+def test_group_norm_and_its_gradients(shape: tuple[int, ...], groups: int, affine: bool, one_pass: bool) -> None:
+    torch.manual_seed(0)
+    x, g = torch.randn(shape, dtype=torch.float64) + 2, torch.randn(shape, dtype=torch.float64)
+    w, v = torch.randn(2, shape[1], dtype=torch.float64) if affine else (None, None)
+    n, c, hw = shape[0], shape[1], x[0, 0].numel()
+
+    def both(x: torch.Tensor, g: torch.Tensor, *wv: torch.Tensor) -> Any:
+        w, v = wv or (None, None)
+        out, mean, rstd = aten.native_group_norm(x, w, v, n, c, hw, groups, 1e-5)
+        mask = [True, affine, affine]
+        return out, *aten.native_group_norm_backward(g, x, mean, rstd, w, n, c, hw, groups, mask)[: 3 if affine else 1]
+
+    low = lowered(both, x, g, *([w, v] if affine else []), policy=Policy(one_pass_statistics=one_pass))
+    sums = [n.args[0].val.numel for n in low.calls if isinstance(n.target, Prim) and n.target.name == "sum"]
+    # The forward's two sums over the images and the backward's two: everything else is made of these.
+    assert sums.count(x.numel()) == 4 or hw == 1
