@@ -64,7 +64,8 @@ def compile_joint(
             record.notes = ["not recorded as CUDA graphs: the graph has collectives"]
         else:
             forward, lazy, record.notes = whole.recorded(lazy, aot.signature)
-    compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, load_python(request.graph))
+    eager = _once(partial(load_python, request.graph))  # rarely needed, and its source is long
+    compiled: Compiled = make_autograd_callable(forward, lazy, aot.signature, lambda *inputs: eager()(*inputs))
     return compiled
 
 

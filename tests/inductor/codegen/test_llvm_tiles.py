@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from llvm_case import axis, buffer, compare, kernel, restricted, same
 
+from braze.inductor.codegen.llvm_module import emit_llvm
 from braze.inductor.codegen.llvm_plan import make_plan
 from braze.inductor.loops import Compute, Instr, Load, Store, canonical
 from braze.runtime.cpu import Target, host_target
@@ -51,3 +54,15 @@ def test_element_types(dtype: torch.dtype, target: Target) -> None:
 def test_a_short_axis_is_walked_inside_of_several_blocks(sizes: tuple[int, int, int], target: Target) -> None:
     """Images to channels last: the lanes are channels."""
     _check(torch.randn(sizes).transpose(1, 2), ["neg"], target, sizes[0])
+
+
+def test_lines_are_asked_for_two_blocks_ahead_into_the_second_level_cache(target: Target) -> None:
+    """A whole block without a mask: one prefetch a row, 2 * 16 rows of 2048 elements on, locality 2."""
+    (i, ai), (j, aj) = axis("i0", 1024), axis("i1", 2048)
+    bx, bo = buffer("x", torch.empty(2048, 1024).t()), buffer("out", torch.empty(1024, 2048))
+    load = Load(bx, (i, j))
+    text = emit_llvm(kernel([ai, aj], [], [load, Store(bo, (i, j), load)]), target)
+    asked = [line for line in text.splitlines() if "call void @llvm.prefetch" in line]
+    assert len(asked) == 16 and all("i32 0, i32 2, i32 1" in line for line in asked)
+    found = re.search(r"i64 (\w+)\n.*call void @llvm.prefetch", text)
+    assert found is not None and f"i64 {32 * 1024}" in text
