@@ -138,6 +138,8 @@ def _target(target: Any) -> str:
 def _constant(value: Any) -> str:
     """A Python expression for a constant of a graph or of a host program."""
     text = spell(value) if isinstance(value, torch.Tensor) else None
+    if isinstance(value, torch.device):
+        text = f"torch.{value!r}"
     if isinstance(value, Prim) and PRIMS.get(value.name) is value:
         text = f"PRIMS[{value.name!r}]"
     if any(value is x for x in HELPERS.values()):
