@@ -27,7 +27,10 @@ from captured import Part, program_of, training, whole_step
 from networks import NETWORKS
 
 from braze.config import Config
+from braze.inductor.codegen.host import HostWriter
+from braze.inductor.codegen.program import kernel_order
 from braze.inductor.codegen.triton_emit import emit_triton
+from braze.inductor.fuse.group import members
 from braze.inductor.loops import Kernel
 from braze.runtime.cuda_compile import Binary, compiler, request
 from braze.runtime.cuda_kernel import TritonKernel
@@ -63,8 +66,13 @@ def kernels_of(parts: Iterable[Part], candidates: bool = False) -> list[TritonKe
     """The distinct GPU kernels; with ``candidates`` in every launch that tuning may choose, and for any alignment."""
     out: dict[TritonKernel, None] = {}
     for part in parts:
-        for step in part.program.steps:
-            if isinstance(step, Kernel) and step.device.type == "cuda":
+        writer = HostWriter(part.program, kernel_order)
+        writer.write()
+        for group in writer.groups.values():
+            out |= dict.fromkeys(group.kernels)
+        grouped = members(part.program)
+        for k, step in enumerate(part.program.steps):
+            if isinstance(step, Kernel) and step.device.type == "cuda" and k not in grouped:
                 code = emit_triton(step).code
                 out[code] = None
                 for launch in code.candidates if candidates else ():
