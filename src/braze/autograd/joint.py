@@ -19,7 +19,7 @@ from ..ir.decisions import Decisions, settle
 from ..ir.pause import modes_kept, no_saved_tensors_hooks, paused_gc
 from ..ir.types import contiguous_strides
 from ..prims.strided import strided_view
-from . import collective, mutate, random, recurrent, storage  # noqa: F401  (they fill the recorder's table)
+from . import collective, derived, mutate, random, recurrent, storage  # noqa: F401  (they fill the recorder's table)
 from .follow import Follower
 from .freed import Freed
 from .record import CONSTANT, PHYSICAL, Recorder, Value

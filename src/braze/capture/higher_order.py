@@ -1,6 +1,7 @@
 """Control flow written as calls (``torch.cond``, scans, ``flex_attention``), as the plain Python that it stands for.
 
-Also ``nn.Transformer``'s look at the values of its masks, which only chooses between two ways to the same result.
+Also ``nn.Transformer``'s look at the values of its masks, which only chooses between two ways to the same result, and
+the names of tied tensors in ``functional_call``.
 
 Libraries that see ``torch.compiler.is_compiling()`` call these functions; PyTorch's own versions start PyTorch's own
 compiler. Capture inlines the versions below in their place: a known predicate takes its branch, one that depends on
@@ -158,6 +159,30 @@ def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, si
     return is_causal is True
 
 
+def untied(module: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """``given`` tensors by name, those of all names of a tied tensor, for ``functional_call``. PyTorch's own goes
+    through sets of names, whose order a trace cannot know."""
+    owners: dict[Tensor, list[str]] = {}
+    for name, tensor in [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]:
+        owners.setdefault(tensor, []).append(name)
+    out = given.copy()
+    for names in owners.values():
+        chosen = [name for name in names if name in given]
+        if len(names) > 1 and chosen:
+            value = given[chosen[0]]
+            if any(given[name] is not value for name in chosen):
+                raise ValueError(
+                    f"functional_call got multiple values for keys {sorted(names)}, which are tied. "
+                    "Consider using tie_weights=False"
+                )
+            for name in names:
+                out[name] = value
+    return out
+
+
 _PEER = "torch._higher_" + "order_ops."
 _PLAIN: dict[tuple[str, str], Any] = {
     (_PEER + "cond", "cond"): cond,
@@ -165,6 +190,7 @@ _PLAIN: dict[tuple[str, str], Any] = {
     (_PEER + "map", "map"): map_,
     (_PEER + "scan", "scan"): scan,
     (_PEER + "associative_scan", "associative_scan"): associative_scan,
+    ("torch.nn.utils.stateless", "_untie_named_tensors_map"): untied,
     ("torch.nn.attention.flex_attention", "flex_attention"): flex_attention,
     ("torch.nn.modules.transformer", "_detect_is_causal_mask"): detect_is_causal_mask,
 }

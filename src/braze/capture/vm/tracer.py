@@ -13,7 +13,7 @@ import torch.nn.modules.module as nn_module
 from braze.capture.guards import GlobalState
 from braze.capture.sizes import FrameSizes, SizeInput, SizePolicy
 from braze.capture.source import FrameSources, Source
-from braze.ir import Expr, Graph, Loc, TensorType
+from braze.ir import Expr, Graph, Loc, Node, TensorType
 
 from . import (
     attributes,
@@ -84,6 +84,7 @@ class Tracer:
         self.functions_read: set[Any] = set()  # of autograd.Function classes, for what they depend on
         self.retained: list[TensorValue] = []  # made here, with retain_grad()
         self.hooked: list[TensorValue] = []  # made here, with register_hook()
+        self.enclosed: set[Node] = set()  # calls of functions that torch.func transforms, not of the graph
         self.effects = Effects()
         self.modes = Modes()
         self.frames: list[Frame] = []

@@ -188,6 +188,8 @@ def to_contiguous(x: TensorType, *, memory_format: Any = torch.contiguous_format
 def to_copy(
     x: TensorType, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **kw: Any
 ) -> TensorType:
+    if not isinstance(x, TensorType):  # a number, which batching rules cast
+        x = TensorType((), (), dtype or torch.get_default_dtype(), torch.device("cpu"))
     out = copy_of(x, memory_format, dtype)
     return out if device is None else TensorType(out.sizes, out.strides, out.dtype, real_device(device))
 

@@ -16,6 +16,12 @@ def nothing(*args: Any, **kw: Any) -> None:
     return None
 
 
+@rule("_has_same_storage_numel")
+def has_same_storage_numel(a: TensorType, b: TensorType) -> bool:
+    """Forward mode asks whether a tangent may stay as it is, and copies it where not."""
+    return (a.sizes, a.strides) == (b.sizes, b.strides)
+
+
 @rule("is_same_size")
 def is_same_size(a: TensorType, b: TensorType) -> bool:
     return len(a.sizes) == len(b.sizes) and all(known_eq(m, n) for m, n in zip(a.sizes, b.sizes))

@@ -24,6 +24,7 @@ from . import (
     scaler,
     tensors,
     torch_state,
+    transforms,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "scaler",
     "tensors",
     "torch_state",
+    "transforms",
 ]

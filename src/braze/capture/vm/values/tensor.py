@@ -62,6 +62,8 @@ class TensorValue(Value):
         if self._node is None:
             vm.add_input(self)
             assert self._node is not None
+        if self._node in vm.enclosed:
+            unsupported("a tensor that leaves a transform of torch.func by another way than its results")
         return self._node
 
     def fake(self, vm: Tracer) -> FakeTensor:
