@@ -80,14 +80,18 @@ def _takes_last(n: Node) -> bool:
 
 def _cpu_gains(n: Node, x: TensorType) -> bool:
     """True where oneDNN is known to be faster in channels_last: not where it spends its time on reordering weights,
-    which is faster from contiguous ones (512 channels on 2 x 2 pixels: 1.7x)."""
+    which is faster from contiguous ones (512 channels on 2 x 2 pixels: 1.7x). And not where its backward is wrong: of
+    strided 1 x 1 convolutions of less than 16 channels it writes beyond its memory (torch 2.14, eager's too)."""
     lead = LEAD[n.target]
     w, result = n.args[lead - 1].val, n.args[0].val if lead == 3 else n.val
     sizes = (*x.sizes, *w.sizes, *result.sizes)
     transposed = n.args[7 if lead == 3 else 6]
     if transposed or x.dtype is not torch.float32 or w.rank != 4 or not all(isinstance(k, int) for k in sizes):
         return False
-    weight = 0 if list(w.sizes[2:]) == [1, 1] else prod(w.sizes)
+    single = list(w.sizes[2:]) == [1, 1]
+    if single and w.sizes[1] < 16 and any(k != 1 for k in n.args[4 if lead == 3 else 3]):
+        return False
+    weight = 0 if single else prod(w.sizes)
     return bool(torch._C._has_mkldnn) and weight <= prod(x.sizes) + prod(result.sizes)
 
 
