@@ -78,8 +78,9 @@ def differs() -> None:
             torch.testing.assert_close(a.grad, b.grad)
 
 
-def shared_cache() -> tuple[int, int]:
-    """(entries written to the disk cache, entries found there) for one compile that all ranks start at once."""
+def shared_cache(kind: str) -> tuple[int, int]:
+    """(entries written to the disk cache, entries found there) for one compile that all ranks start at once; ``kind``:
+    of folders of this name, "" for all."""
 
     class Odd(torch.nn.Module):
         def __init__(self) -> None:
@@ -90,7 +91,7 @@ def shared_cache() -> tuple[int, int]:
             return (self.lin(x).sin() * 1.2345).softmax(-1).cumsum(-1).tanh()
 
     def counts() -> tuple[int, int]:
-        found = [c for folder, c in opened().items() if folder.endswith("cpu")]
+        found = [c for folder, c in opened().items() if folder.endswith(kind)]
         return sum(c.written for c in found), sum(c.hits for c in found)
 
     before = counts()

@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 
 
 def reduced(x: Tensor, w: Tensor) -> Any:
-    return fc.all_reduce(x @ w, "sum", dist.group.WORLD).sin(), fc.all_reduce(x, "avg", dist.group.WORLD)
+    return fc.all_reduce(x @ w, "sum", dist.group.WORLD).sin(), fc.all_reduce(x, "sum", dist.group.WORLD)
 
 
 def gathered(x: Tensor, w: Tensor) -> Any:
@@ -51,8 +51,8 @@ def many(x: Tensor, w: Tensor) -> Any:
     """Starts in the program's order, though the last ones could run first."""
     h = x
     for _ in range(3):
-        h = fc.all_reduce(h @ w, "avg", dist.group.WORLD).tanh()
-        w = fc.all_reduce(w, "avg", dist.group.WORLD)
+        h = fc.all_reduce(h @ w, "sum", dist.group.WORLD).tanh()
+        w = fc.all_reduce(w, "sum", dist.group.WORLD)
     return h, w
 
 

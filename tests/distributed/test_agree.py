@@ -41,9 +41,14 @@ def test_sizes_that_differ_between_ranks(ranks2: Ranks) -> None:
 def test_one_rank_compiles_for_all_on_a_machine(tmp_path: Path) -> None:
     pool = Ranks(2, env={"BRAZE_CACHE_DIR": str(tmp_path)})
     try:
-        results = pool.run("agree_cases", "shared_cache")
+        results = pool.run("agree_cases", "shared_cache", kind="cpu")
     finally:
         pool.stop()
     kernels = len([p for p in (tmp_path / "cpu").iterdir() if not p.name.startswith(".")])
     assert sum(written for written, _ in results) == kernels >= 2, results
     assert sum(hits for _, hits in results) == kernels, results
+    try:  # the same program, started again: whoever wrote an entry, every rank finds it
+        warm = pool.run("agree_cases", "shared_cache", kind="")
+    finally:
+        pool.stop()
+    assert all(written == 0 and hits for written, hits in warm), warm

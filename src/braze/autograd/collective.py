@@ -44,6 +44,6 @@ def _refused(rec: Recorder, op: OpOverload, args: tuple[Any, ...], kwargs: dict[
 
 if torch.distributed.is_available():
     _ops = getattr(torch.ops, NAMESPACE)
-    HANDLERS.update({functional_op(name): _collective for name in FUNCTIONAL})
+    HANDLERS.update({functional_op(name): _collective for name in FUNCTIONAL if hasattr(_ops, name)})
     HANDLERS[_ops.wait_tensor.default] = _wait
     HANDLERS.update({getattr(_ops, name).default: _refused for name in _REFUSED.split() if hasattr(_ops, name)})
