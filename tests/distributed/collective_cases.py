@@ -51,8 +51,8 @@ def many(x: Tensor, w: Tensor) -> Any:
     """Starts in the program's order, though the last ones could run first."""
     h = x
     for _ in range(3):
-        h = fc.all_reduce(h @ w, "sum", dist.group.WORLD).tanh()
-        w = fc.all_reduce(w, "sum", dist.group.WORLD)
+        h = fc.all_reduce(h @ w * 0.2, "sum", dist.group.WORLD).tanh()
+        w = fc.all_reduce(w * 0.5, "sum", dist.group.WORLD)
     return h, w
 
 
@@ -116,7 +116,7 @@ def equals_eager(name: str, differentiate: bool, backend: str) -> list[str]:
             if right is None or got is None:
                 assert right is None and got is None
             else:
-                torch.testing.assert_close(got, right)
+                torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
     log = log_of(fast)
     assert len(log.graphs) == 1
     return [str(v) for k, v in log.graphs[0].levels.items() if k.endswith("host")]
