@@ -23,13 +23,13 @@ from torch._ops import OpOverload
 from ..errors import Unsupported
 from ..fake import find_rule
 from ..fake.layout import channels_last as channels_last_strides
-from ..fake.layout import is_channels_last
+from ..fake.layout import is_channels_last, is_dense
 from ..ir import Expr, Graph, IntLike, Node, TensorType, evaluate, map_leaves
 from .biases import biases_apart
 from .blocks import Blocks, blocks_of, input_in_blocks, weight_from_blocks, weight_in_blocks
 from .costs import Kind, kind_of
 from .joint import Joint
-from .layout import is_dense, relayout, same_strides
+from .layout import relayout, same_strides
 from .rewrite import build, operands, replaced, substituted
 
 aten = torch.ops.aten

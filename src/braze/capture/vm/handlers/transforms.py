@@ -238,8 +238,8 @@ class Call:
         vm = self.vm
         if isinstance(v, TensorValue):
             dim = None if dims is None else next(dims)
-            args = [v] if dim is None else [v, Const(dim), Const(0)]
-            out = vm.record(torch.Tensor.detach if dim is None else torch.Tensor.select, args, {})
+            at: list[Value] = [] if dim is None else [Const(dim), Const(0)]
+            out = vm.record(torch.Tensor.detach if dim is None else torch.Tensor.select, [v, *at], {})
             assert isinstance(out, TensorValue)
             self.params.append(out.node(vm))
             if dim is not None:
