@@ -223,3 +223,11 @@ def test_a_write_through_complex_and_transposed_views() -> None:
         return x, y
 
     compare(f, torch.randn(4, 4))
+
+
+def test_the_first_part_of_what_is_made() -> None:
+    """Views of less than their memory that begin where it does."""
+    compare(lambda x: torch.diag(x), torch.randn(10))
+    compare(lambda x: (x * 2)[:2], X)
+    compare(lambda x: torch.mm((x * 2)[:2], x.t()), X)
+    compare(lambda x: torch.block_diag(x, x[:1]), X)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -116,7 +117,13 @@ class HostWriter:
             return name
         if len(s.sizes) == 2 and s.offset == t.offset and s.sizes == t.sizes[::-1] and s.strides == t.strides[::-1]:
             return f"{name}.t()"
-        if s.offset == t.offset and is_contiguous(s) and is_contiguous(t) and s.sizes:
+        if (
+            s.offset == t.offset
+            and s.sizes
+            and is_contiguous(s)
+            and is_contiguous(t)
+            and prod(s.sizes) == prod(t.sizes)
+        ):
             return f"{name}.view({', '.join(map(self.value, s.sizes))})"
         offset = self.value(s.offset - t.offset)
         if s.buffer not in self.fresh:
