@@ -251,7 +251,8 @@ def observe(fn: Callable[..., Any], made: tuple[list[torch.Tensor], list[torch.T
 
 
 def _own_elements(x: torch.Tensor) -> bool:
-    return all(s != 0 or n == 1 for n, s in zip(x.shape, x.stride()))
+    """Whether a write to ``x`` is one to each element. Not of nothing: the strides of empty tensors are no layout."""
+    return x.numel() > 0 and all(s != 0 or n == 1 for n, s in zip(x.shape, x.stride()))
 
 
 def _seen(x: torch.Tensor) -> tuple[Any, ...]:
