@@ -140,6 +140,16 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return w, v, w.as_strided((2, 2), (6, 1))\n",
         [0], [0], True, False, {},
     ),
+    "the copy that reshape makes is written to": (
+        "def program(x0):\n    v = x0.reshape(-1)\n    w = v.unsqueeze(0)\n    v.masked_fill_(v > 0.5, 0.25)\n"
+        "    return v, w, w[:, 1:].t()\n",
+        [1], [0], True, False, {},
+    ),
+    "the copy that reshape makes is seen through its strides": (
+        "def program(x0):\n    v = x0.reshape(-1)\n    w = v[2:].detach()\n    v.mul_(v.exp())\n"
+        "    return v.as_strided((2, 2), (6, 1), 1), w, v\n",
+        [1], [0], True, True, {},
+    ),
 }  # fmt: skip
 
 

@@ -201,10 +201,12 @@ def _describe(
     def spec(o: Any) -> OutputSpec:
         if type(o) is not FakeTensor:
             return OutputSpec("const", value=to_expr(o) if isinstance(o, torch.SymInt) else o)
-        if o in freed and o.node.base.input < 0:
-            return _freed_output(o, result)
         base: Value = o.node.base
         source = inputs[base.input] if base.input >= 0 else base.fake
+        if o.node is base and o is not source and len(grouped[base]) > 1:
+            raise Unsupported("a tensor is returned together with an _unsafe_view of it")
+        if o in freed and base.input < 0:
+            return _freed_output(o, result)
         if base.input >= 0 and o is source:
             return OutputSpec("input", base.input, (), o.requires_grad)
         flagged = _flagged(o.node.chain)
@@ -253,10 +255,18 @@ def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputS
     return OutputSpec("result", result(base.fake), _views(o), freed=True)
 
 
+def _line(o: FakeTensor) -> list[Value]:
+    """The views from the memory's owner to ``o``; the owner may itself be a reshape of what was allocated."""
+    line: list[Value] = o.node.line()
+    owner = o.node.base.fake
+    first = line.index(owner.node) + 1 if owner is not None and owner.node in line else 0
+    return line[first:]
+
+
 def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
     """The steps from the memory's owner; a view of all of it is another tensor."""
     steps = []
-    for v in o.node.line():
+    for v in _line(o):
         step = v.step
         if step is None:
             if v.apart is not None:
@@ -273,7 +283,7 @@ def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
 def _shared(o: FakeTensor, cuts: dict[Value, int]) -> tuple[tuple[int, int], ...]:
     """Which detached tensors ``o`` is or is a view of, by number, and after how many of its views."""
     steps, found = 0, []
-    for v in o.node.line():
+    for v in _line(o):
         steps += v.step is not None or v.apart is not None
         if v.apart is not None:
             found.append((cuts.setdefault(v, len(cuts)), steps))
@@ -313,9 +323,11 @@ def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
     if not o.requires_grad or not _tracked(o):
         return True
     end, at = source.grad_fn, o.grad_fn
-    while at is not None:
+    views = len(_line(o))
+    while at is not None and views >= 0:  # more functions than views: it was written to, apart from its source
         if at is end or getattr(at, "variable", None) is source:
             return True
+        views -= 1
         if isinstance(at, BackwardCFunction):
             return False
         edges = at.next_functions

@@ -150,8 +150,12 @@ def _strided_scatter(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, 
 
 @handles("_unsafe_view.default")
 def _unsafe_view(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """A view that autograd does not know of: what is written to it, is in its argument too."""
+    """A view that autograd does not know of: what is written to it, is in its argument too. ``reshape`` makes one of a
+    copy that nobody sees, so that for autograd the result is the owner of that memory."""
     rec.view(aten.view.default, args, kwargs, out)
+    base = out.node.base
+    if out.node.parent is base and base.input == -1:
+        base.fake = out
 
 
 @handles("conj_physical_.default")
