@@ -145,6 +145,9 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return v, w, w[:, 1:].t()\n",
         [1], [0], True, False, {},
     ),
+    "a view of an input that was transposed in place": (
+        "def program(x0):\n    v = x0[1:]\n    x0.t_()\n    return x0.t(), v, x0[1:]\n", [0], [0], False, False, {},
+    ),
     "the copy that reshape makes is seen through its strides": (
         "def program(x0):\n    v = x0.reshape(-1)\n    w = v[2:].detach()\n    v.mul_(v.exp())\n"
         "    return v.as_strided((2, 2), (6, 1), 1), w, v\n",

@@ -258,9 +258,9 @@ def _freed_output(o: FakeTensor, result: Callable[[FakeTensor], int]) -> OutputS
 def _line(o: FakeTensor) -> list[Value]:
     """The views from the memory's owner to ``o``; the owner may itself be a reshape of what was allocated."""
     line: list[Value] = o.node.line()
-    owner = o.node.base.fake
-    first = line.index(owner.node) + 1 if owner is not None and owner.node in line else 0
-    return line[first:]
+    base: Value = o.node.base
+    reshaped = base.input == -1 and base.fake is not None and base.fake.node in line
+    return line[line.index(base.fake.node) + 1 :] if reshaped else line
 
 
 def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
