@@ -566,7 +566,7 @@ def fn_global_back(wrap):
     return a, x.grad
 
 
-BREAKS = {"fn_vmap_static_in_vmap", "fn_module_arg", "fn_wrong_shape", "fn_branch_back", "fn_effect_back"}
+BREAKS = {"fn_module_arg", "fn_wrong_shape", "fn_branch_back", "fn_effect_back"}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -109,7 +109,7 @@ def test_strided_pixels_are_products(stride: int | tuple[int, int]) -> None:
     class Down(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.down = nn.Conv2d(5, 7, 1), nn.Conv2d(7, 9, 1, stride)
+            self.first, self.down = nn.Conv2d(5, 17, 1), nn.Conv2d(17, 9, 1, stride)
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return self.down(F.gelu(self.first(x))), self.down(self.first(x).exp())
