@@ -58,7 +58,6 @@ class Follower:
                 self._enter(n.loc)
                 self.region = n.tags.get("checkpoint") if n.tags else None
                 self.inner = n.tags.get("inner") if n.tags else None
-                self.inner = n.tags.get("inner") if n.tags else None
                 if self.region is not None and "contexts" in n.tags and self.region not in self._policies:
                     self._policies[self.region] = Policy(n.tags["contexts"])
                 args, kwargs = self._real(n.args, env), self._real(n.kwargs, env)
@@ -72,7 +71,7 @@ class Follower:
                     raise type(e)(e.what, str(n.loc), e.hint) from e
                 for a in last.get(n, ()):
                     del env[a]
-        self._loc = self.region = None
+        self._loc = self.region = self.inner = None
         return self._real(graph.outputs, env)
 
     def checkpoint(self) -> tuple[int, int] | None:

@@ -65,19 +65,19 @@ def _mesh_group(vm: Tracer, mesh: Value, dim: int) -> Any:
     return _resolved(names[dim])
 
 
-def _name(vm: Tracer, value: Value) -> str:
+def _member(vm: Tracer, value: Value, what: str = "a collective") -> Any:
+    """The process group of an argument, which this rank is in."""
     group = _group_of(vm, value)
     if not isinstance(group, dist.ProcessGroup):
-        unsupported("a collective in a group that this rank is not in, or without a process group")
-    name: str = group.group_name
-    return str(name)
+        unsupported(f"{what} in a group that this rank is not in, or without a process group")
+    return group
 
 
 # ---- functional collectives: their Python is inlined, what it asks of the process is answered here
 
 
 def _resolve(vm: Tracer, raw: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Const(_name(vm, [*args, *kwargs.values()][0]))
+    return Const(str(_member(vm, [*args, *kwargs.values()][0]).group_name))
 
 
 def _group_size(vm: Tracer, raw: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -139,9 +139,7 @@ def _in_place(function: Any, form: Callable[..., None], tensors: str) -> None:
         try:
             if "async_op" in given and given["async_op"].truth(vm):
                 unsupported(f"{what} with async_op=True", "leave it out: a graph runs collectives beside other work")
-            group = _group_of(vm, given.get("group", NONE))
-            if not isinstance(group, dist.ProcessGroup):
-                unsupported(f"{what} in a group that this rank is not in, or without a process group")
+            group = _member(vm, given.get("group", NONE), what)
             if any(_differentiable(vm, given[n]) for n in names):
                 unsupported(f"{what} of a tensor that requires grad", "detach it, or use a functional collective")
             known: dict[str, Value] = {"group": Const(str(group.group_name)), "size": Const(group.size())}
