@@ -101,13 +101,19 @@ def attention(
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, is_causal, False, scale=scale)[0]
 
 
-def split(request: Any, budget: float = 1.0) -> list[Part]:
-    """The request's forward and backward as the backend makes them."""
-    graph = drop_full_masks(request.graph)
+def typed(graph: Graph) -> Graph:
+    """A captured graph on the card, with the card's attention."""
+    graph = drop_full_masks(graph)
     for n in graph.nodes:
         n.args, n.kwargs, n.val = map_leaves((n.args, n.kwargs, n.val), there)
         if n.target is _PLAIN_ATTENTION:
             n.target = attention
+    return graph
+
+
+def split(request: Any, budget: float = 1.0) -> list[Part]:
+    """The request's forward and backward as the backend makes them."""
+    graph = typed(request.graph)
     F.scaled_dot_product_attention = attention  # for torch's own functions that call it
     try:
         joint = channels_last(trace_joint(graph, list(map(there, request.types))))

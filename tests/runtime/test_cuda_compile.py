@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from braze.runtime.cache import DiskCache
 from braze.runtime.cuda_compile import CompileError, Compiler, Pool, request, triton_version, worker_count
 from braze.runtime.cuda_kernel import GridDim, Launch, TritonKernel
-from braze.runtime.cuda_worker import compile_source, load_function
+from braze.runtime.cuda_worker import compile_source, first_request, load_function
 
 SOURCE = """import triton
 import triton.language as tl
@@ -69,6 +69,16 @@ def test_an_error_names_the_kernel_and_triton_s_reason(workers: Pool) -> None:
     with pytest.raises(CompileError):  # and is not remembered as done
         make.compile([wrong])
     assert make.compile([TWICE])[0].name == "twice"
+
+
+def test_a_worker_gets_ready_for_its_target() -> None:
+    assert compile_source(first_request("cuda:90"))[1][:4] == b"\x7fELF"
+    pool = Pool(1)
+    for target in ("cuda:90", "nothing:0"):  # what cannot be got ready for is no reason to fail
+        pool.warm(1, target)
+        assert Compiler("cuda:90", DiskCache(None), pool).compile([TWICE])[0].name == "twice"
+        pool.close()
+        pool = Pool(1)
 
 
 def test_a_worker_that_dies_fails_its_job_alone(tmp_path: Path) -> None:

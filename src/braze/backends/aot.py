@@ -11,14 +11,14 @@ from braze.autograd import Joint, budget_curve, curve_text, partition, trace_joi
 from braze.autograd.masks import drop_full_masks
 from braze.events import Deferred
 from braze.fake.questions import deciding
-from braze.ir import Graph, TensorType, load_python
+from braze.ir import Expr, Graph, TensorType, load_python
 from braze.ir.pause import paused_gc
 from braze.prims.collective import Collective
 from braze.runtime.autograd_node import make_autograd_callable
 from braze.runtime.host import below_autograd
 
-from .registry import Compiled, Request, built_in
-from .whole import CompileSide, compile_whole
+from .registry import Compiled, Request, Started, built_in
+from .whole import CompileSide, Whole, start_whole
 
 
 def compile_joint(
@@ -26,11 +26,14 @@ def compile_joint(
     compile_side: CompileSide,
     arrange: Callable[[Joint], Joint] | None = None,
     freeze: Callable[[Graph], Graph] | None = None,
+    both: bool = False,
 ) -> Compiled:
     """Trace forward and backward, split them, compile the forward now and the backward on its first use.
 
-    ``compile_side(graph, request, "forward" | "backward")`` compiles one functional ATen graph; ``arrange`` may change
-    the joint graph first, ``freeze`` (with the flag of its name) the forward of a program without gradients.
+    ``compile_side(graph, request, "forward" | "backward")`` begins to compile one functional ATen graph; ``arrange``
+    may change the joint graph first, ``freeze`` (with the flag of its name) the forward of a program without gradients.
+    ``both``: begin with the backward, too, while the forward's kernels are compiled in other processes (not with
+    symbolic sizes, where the backward may still decide something).
     """
     request = replace(request, inputs=())  # what waits for the backward must not keep the user's tensors
     record, config = request.record, request.config
@@ -53,12 +56,17 @@ def compile_joint(
             verify_aot(aot)
         inference = freeze is not None and config.freeze and aot.backward is None
         ready = freeze(aot.forward) if inference and freeze is not None else aot.forward
-        whole = compile_whole(compile_side, ready, request, "forward")
+        waiting = start_whole(compile_side, ready, request, "forward")
+        lazy: Callable[[], Compiled] | None = None
+        if aot.backward is not None:
+            start = partial(start_whole, compile_side, aot.backward, request, "backward")
+            if both and not any(isinstance(t, Expr) for t in request.types):
+                started = start()
+                lazy = _once(lambda: started().call)
+            else:
+                lazy = _once(partial(_compile_late, start, aot.backward, request))
+        whole = waiting()
     forward = whole.call
-    lazy: Callable[[], Compiled] | None = None
-    if aot.backward is not None:
-        backward = aot.backward
-        lazy = _once(partial(_compile_late, compile_side, backward, request))
     if config.cudagraphs and any(isinstance(t, TensorType) and t.device.type == "cuda" for t in request.types):
         if _talks(aot.forward) or aot.backward is not None and _talks(aot.backward):
             record.notes = ["not recorded as CUDA graphs: the graph has collectives"]
@@ -74,11 +82,11 @@ def _talks(graph: Graph) -> bool:
     return any(isinstance(n.target, Collective) for n in graph.nodes)
 
 
-def _compile_late(compile_side: CompileSide, graph: Graph, request: Request) -> Compiled:
+def _compile_late(start: Callable[[], Callable[[], Whole]], graph: Graph, request: Request) -> Compiled:
     """The backward compiled; a symbolic one that cannot be runs call by call."""
     with paused_gc(), deciding(request.graph.decide):
         try:
-            return compile_whole(compile_side, graph, request, "backward").call
+            return start()().call
         except Exception as e:
             if request.graph.decide is None or request.config.strict:
                 raise
@@ -103,11 +111,11 @@ def aot_eager(request: Request) -> Compiled:
     return compile_joint(request, _run_resolved)
 
 
-def _run_resolved(graph: Graph, _request: Request, _side: str) -> Callable[..., Any]:
+def _run_resolved(graph: Graph, _request: Request, _side: str) -> Started:
     run = load_python(graph)
 
     def call(*inputs: Any) -> Any:
         with below_autograd():
             return run(*inputs)
 
-    return call
+    return lambda: call

@@ -8,7 +8,7 @@ from typing import Any
 
 from braze.autograd import channels_last
 from braze.events import Deferred, GraphRecord
-from braze.inductor.codegen import CompiledProgram, compile_program
+from braze.inductor.codegen import CompiledProgram, compile_program, start_program
 from braze.inductor.fuse import Reason, apart, contract, fuse, plan
 from braze.inductor.loops import Kernel, Program, lower, to_text, verify_program
 from braze.ir import Expr, Graph, TensorType, verify
@@ -19,7 +19,7 @@ from braze.runtime.cuda import warm_up
 from .aot import compile_joint
 from .freeze import freeze
 from .program_cache import Lookup
-from .registry import Compiled, Request, built_in
+from .registry import Compiled, Request, Started, built_in
 
 
 def policy_of(graph: Graph) -> Policy:
@@ -30,7 +30,7 @@ def policy_of(graph: Graph) -> Policy:
     return Policy(one_pass_statistics=on_gpu, max_pools=True, pixel_products=not on_gpu)
 
 
-def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
+def compile_side(graph: Graph, request: Request, side: str) -> Started:
     """One functional ATen graph to a callable over its inputs: from the disk cache, or compiled."""
     record, config = request.record, request.config
 
@@ -48,20 +48,26 @@ def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any
         record.programs.later(side, lambda: rebuild()[0])
         _show_on_demand(record, graph, side)
         record.add_level(f"{side}: kernels", Deferred(lambda: to_text(record.programs[side])))
-        return _finish(looked.found, looked.kernels, request, side)
+        found = _finish(looked.found, looked.kernels, request, side)
+        return lambda: found
     _start_compilers(request)
     with record.stage("prims"):
         prims = decompose(graph, policy_of(graph))
     record.add_level(f"{side}: prims", prims)
     if config.verify:
         verify(prims)
-    call = compile_primitives(prims, request, side)
-    with record.stage("cache"):
-        looked.keep(record.compiled[side], kernel_names(record.programs[side]))
-    record.cache[side] = looked.outcome
+    started = compile_primitives(prims, request, side)
     if not any(isinstance(t, Expr) for t in request.types):  # a symbolic graph's are shown as they were decided
         _show_on_demand(record, graph, side)
-    return call
+
+    def finish() -> Callable[..., Any]:
+        call = started()
+        with record.stage("cache"):
+            looked.keep(record.compiled[side], kernel_names(record.programs[side]))
+        record.cache[side] = looked.outcome
+        return call
+
+    return finish
 
 
 def _show_on_demand(record: GraphRecord, graph: Graph, side: str) -> None:
@@ -71,15 +77,21 @@ def _show_on_demand(record: GraphRecord, graph: Graph, side: str) -> None:
     record.levels[f"{side}: apart"] = Deferred(lambda: apart(lower(decompose(graph, policy_of(graph)))))
 
 
-def compile_primitives(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
+def compile_primitives(graph: Graph, request: Request, side: str) -> Started:
     """A graph of primitives and library calls (any callable counts as one) to a callable over its inputs."""
     record, config = request.record, request.config
     program = to_program(graph, request, side)
     record.add_level(f"{side}: kernels", Deferred(partial(to_text, program)))
     with record.stage("codegen"):
-        compiled = compile_program(program, config)
+        started = start_program(program, config)
     record.programs[side] = program
-    return _finish(compiled, kernel_names(program), request, side)
+
+    def finish() -> Callable[..., Any]:
+        with record.stage("codegen"):
+            compiled = started()
+        return _finish(compiled, kernel_names(program), request, side)
+
+    return finish
 
 
 def to_program(graph: Graph, request: Request, side: str) -> Program:
@@ -128,7 +140,7 @@ def inductor(request: Request) -> Compiled:
     config = request.config
     if not (config.disk_cache and (config.cache_path / "programs").exists()):
         _start_compilers(request)  # while the graph is traced; with a cache, only if it has no such program
-    return compile_joint(request, compile_side, channels_last, freeze)
+    return compile_joint(request, compile_side, channels_last, freeze, on_gpu(request))
 
 
 def _start_compilers(request: Request) -> None:

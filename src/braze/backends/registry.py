@@ -19,6 +19,7 @@ from braze.events import GraphRecord
 from braze.ir import Graph, IntLike, TensorType, load_python
 
 Compiled = Callable[..., Any]
+Started = Callable[[], Compiled]  # waits for the compilers, and gives what is called
 FxBackend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Compiled]
 
 

@@ -11,9 +11,9 @@ from braze.ir import Graph, Signature
 from braze.runtime.cuda_graphs import graph_pair
 from braze.runtime.mixed import joined
 
-from .registry import Compiled, Request
+from .registry import Compiled, Request, Started
 
-CompileSide = Callable[[Graph, Request, str], Compiled]
+CompileSide = Callable[[Graph, Request, str], Started]
 
 
 class Whole:
@@ -35,10 +35,13 @@ class Whole:
         return joined(self.host, device, split, steady=True), lazy, recordings.notes
 
 
-def compile_whole(compile_side: CompileSide, graph: Graph, request: Request, side: str) -> Whole:
-    """Compile one functional ATen graph; where it mixes devices, what only needs the CPU apart."""
+def start_whole(compile_side: CompileSide, graph: Graph, request: Request, side: str) -> Callable[[], Whole]:
+    """Begin to compile one functional ATen graph; where it mixes devices, what only needs the CPU apart. The result
+    waits for the end of it."""
     split = split_host(graph)
     if split is None:
-        return Whole(compile_side(graph, request, side))
+        alone = compile_side(graph, request, side)
+        return lambda: Whole(alone())
     host = compile_side(split.host, request, f"{side} on the host")
-    return Whole(compile_side(split.device, request, side), host, split)
+    device = compile_side(split.device, request, side)
+    return lambda: Whole(device(), host(), split)

@@ -172,7 +172,8 @@ _LOCK = threading.Lock()
 
 def warm_up(config: Config | None = None, count: int = 16) -> None:
     """Start up to ``count`` compile processes before there is anything to compile: they import triton meanwhile."""
-    pool(worker_count(config or Config.from_env())).warm(count)
+    known = torch.cuda.is_available()
+    pool(worker_count(config or Config.from_env())).warm(count, target(torch.cuda.current_device()) if known else "")
 
 
 def start_kernels_cuda(

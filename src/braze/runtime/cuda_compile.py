@@ -70,13 +70,12 @@ def request(kernel: TritonKernel, target: str) -> dict[str, Any]:
 
 
 class _Process:
-    """One worker process."""
+    """One worker process, which gets ready for a target if one is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str = "") -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-        )
+        command = [sys.executable, "-P", str(_WORKER), *filter(None, [target])]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
 
     def compile(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """The answer and the binary. CompileError when the process died."""
@@ -109,6 +108,7 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.target = ""
         self.jobs: queue.SimpleQueue[tuple[dict[str, Any] | None, Future[Any], Exclusive]] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.threads = 0
@@ -130,9 +130,10 @@ class Pool:
             self._start()
         return future
 
-    def warm(self, count: int) -> None:
-        """Start processes ahead of the jobs."""
+    def warm(self, count: int, target: str = "") -> None:
+        """Start processes ahead of the jobs, which will be for ``target``."""
         with self.lock:
+            self.target = target
             more = max(0, min(count, self.workers) - self.threads)
             self.threads += more
         for _ in range(more):
@@ -165,7 +166,7 @@ class Pool:
 
     def _spawn(self) -> _Process | None:
         try:
-            process = _Process()
+            process = _Process(self.target)
         except OSError:  # no processes here: compile in this one
             return None
         self.processes.add(process)

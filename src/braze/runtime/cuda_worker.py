@@ -1,8 +1,9 @@
 """Compiles Triton source to machine code: a worker process' main program, and the function that it runs.
 
 Imports triton and nothing of braze or torch, so that a worker is up in the time that ``import triton`` takes.  Run as a
-script it serves requests on its standard input, one at a time, until the input closes: each message is a length
-(8 bytes, little-endian), JSON of that length, and for an answer the binary after it.
+script it compiles a small kernel for the target in its argument, if there is one, and serves requests on its standard
+input, one at a time, until the input closes: each message is a length (8 bytes, little-endian), JSON of that length,
+and for an answer the binary after it.
 
 A request: ``{"name", "source", "signature": [[argument, type]...], "constants": {name: int}, "num_warps", "num_stages",
 "aligned", "divisible", "assertions", "target": "cuda:90"}``; the answer's JSON is the metadata (``shared``, ``name``,
@@ -17,6 +18,7 @@ import linecache
 import signal
 import struct
 import sys
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 METADATA = ("name", "shared", "num_warps", "num_ctas", "global_scratch_size", "profile_scratch_size")
@@ -124,8 +126,31 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         write_message(sink, answer, binary)
 
 
+FIRST = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def first(x, y, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    v = libdevice.exp(tl.load(x + at))
+    tl.store(y + at, v / tl.sum(v, 0))
+"""
+
+
+def first_request(target: str) -> dict[str, Any]:
+    """A small kernel's."""
+    kernel = {"name": "first", "source": FIRST, "signature": [["x", "*fp32"], ["y", "*fp32"]]}
+    launch = {"constants": {"BLOCK": 1024}, "num_warps": 4, "num_stages": 1}
+    return {**kernel, **launch, "aligned": True, "divisible": [], "assertions": False, "target": target}
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; the closed input ends this one
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # what triton prints must not end up among the answers
+    if len(sys.argv) > 1:
+        configure()
+        with suppress(Exception):  # what is wrong, the answers will say
+            compile_source(first_request(sys.argv[1]))  # a process' first kernel takes 0.1 s more than others
     serve(sys.stdin.buffer, out)

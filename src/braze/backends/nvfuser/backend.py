@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from braze.prims.decompose import decompose
 
 from ..aot import compile_joint
 from ..inductor import compile_primitives, policy_of
-from ..registry import Compiled, Request, built_in
+from ..registry import Compiled, Request, Started, built_in
 from .regions import Region, split
 from .translate import definition, storage_order
 
@@ -111,7 +110,7 @@ def _inverse(order: tuple[int, ...]) -> list[int]:
     return [order.index(d) for d in range(len(order))]
 
 
-def compile_side(graph: Graph, request: Request, side: str) -> Callable[..., Any]:
+def compile_side(graph: Graph, request: Request, side: str) -> Started:
     """One functional ATen graph: its fusible regions by nvFuser, the rest as the inductor backend compiles it."""
     record, config = request.record, request.config
     with record.stage("prims"):

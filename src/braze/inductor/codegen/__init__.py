@@ -2,7 +2,8 @@
 
 Takes a ``Program`` (fused kernels, vendor calls, a buffer plan), gives a callable.  Its text can be read and run again.
 
-* ``compile_program(program, config)``: everything: kernels generated, compiled or fetched from the cache, host bound.
+* ``compile_program(program, config)``: everything: kernels generated, compiled or fetched from the cache, host bound;
+  ``start_program`` is its first half, after which kernels are compiled in other threads and processes.
 * ``emit_llvm(kernel)``: the LLVM IR module of one kernel; ``emit_host(program)``: the host function's Python text.
 
 The running example at this stage (one fused row kernel between the matrix product and the final sum)::
@@ -22,6 +23,6 @@ sizes and strides are compiled in, so that only pointers and symbolic sizes trav
 
 from .host import HostWriter
 from .llvm_module import emit_llvm
-from .program import CompiledProgram, compile_program, emit_host
+from .program import CompiledProgram, compile_program, emit_host, start_program
 
-__all__ = ["CompiledProgram", "HostWriter", "compile_program", "emit_host", "emit_llvm"]
+__all__ = ["CompiledProgram", "HostWriter", "compile_program", "emit_host", "emit_llvm", "start_program"]

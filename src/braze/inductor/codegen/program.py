@@ -15,7 +15,7 @@ from braze.inductor.loops import Buffer, Extern, Kernel, Program, canonical
 from braze.ir import to_str
 from braze.runtime import host
 from braze.runtime.cpu import Pending, Source, prepare
-from braze.runtime.cuda import load_kernels_cuda
+from braze.runtime.cuda import load_kernels_cuda, start_kernels_cuda
 from braze.runtime.cuda_group import TritonGroup
 from braze.runtime.cuda_kernel import TritonKernel
 from braze.runtime.resident import let_go_of_compiler
@@ -78,18 +78,36 @@ def emit_host(program: Program) -> str:
 
 def compile_program(program: Program, config: Config | None = None) -> CompiledProgram:
     """Generate, compile and bind. Unsupported names what the code generator cannot do."""
+    return start_program(program, config)()
+
+
+def start_program(program: Program, config: Config | None = None) -> Callable[[], CompiledProgram]:
+    """Generate everything and have the kernels compiled in the background. The result waits for them and binds."""
     config = config or Config.from_env()
     program, shown = bind_products(program, config, compile_program)
     pending = _start_cpu(program, config)
+    _start_cuda(program, config)
     writer = HostWriter(program, kernel_order)
     text = writer.write()
-    code = _compile_host(program, text)
+    if writer.groups:
+        start_kernels_cuda([k for g in writer.groups.values() for k in g.kernels], _card(program), config)
+    return partial(_bind, program, config, shown, pending, writer, _compile_host(program, text), text)
+
+
+def _bind(
+    program: Program,
+    config: Config,
+    shown: dict[str, Any],
+    pending: dict[str, Pending],
+    writer: HostWriter,
+    code: CodeType,
+    text: str,
+) -> CompiledProgram:
+    """The program, once its kernels are there."""
     compiled: Functions = {key: (p.kernel(), p.source) for key, p in pending.items()}
     if sum(p.loaded is None for p in pending.values()) >= MANY:
         let_go_of_compiler()
-    grouped = {k for first, end in program.groups for k in range(first, end)}
-    alone = [k for n, k in enumerate(program.steps) if isinstance(k, Kernel) and n not in grouped]
-    compiled |= _compile_cuda([k for k in alone if k.device.type == "cuda"], writer.groups, program, config)
+    compiled |= _compile_cuda(_alone(program), writer.groups, program, config)
     functions = {key: function for key, (function, _) in compiled.items()}
     names = scope(writer, functions)
     exec(code, names)  # noqa: S102
@@ -169,13 +187,33 @@ def _start_cpu(program: Program, config: Config) -> dict[str, Pending]:
     return pending
 
 
+def _alone(program: Program) -> list[Kernel]:
+    """The card's kernels that are launches of their own."""
+    grouped = {k for first, end in program.groups for k in range(first, end)}
+    return [
+        k for n, k in enumerate(program.steps) if isinstance(k, Kernel) and n not in grouped and k.device.type == "cuda"
+    ]
+
+
+def _card(program: Program) -> torch.device:
+    return next(s.device for s in program.steps if isinstance(s, Kernel) and s.device.type == "cuda")
+
+
+def _start_cuda(program: Program, config: Config) -> None:
+    """Emit the card's distinct kernels, each on its way to a compiler as soon as it is there: the longest first, since
+    the last one to be ready is waited for."""
+    distinct = {canonical(k).key: k for k in _alone(program)}
+    for k in sorted(distinct.values(), key=lambda k: -len(k.body)):
+        start_kernels_cuda([emit_triton(k).code], k.device, config)
+
+
 def _compile_cuda(kernels: list[Kernel], groups: dict[str, TritonGroup], program: Program, config: Config) -> Functions:
     """Kernels and groups of the card; all are compiled at the same time."""
     if not kernels and not groups:
         return {}
-    device = next(s.device for s in program.steps if isinstance(s, Kernel) and s.device.type == "cuda")
     codes = {canonical(k).key: emit_triton(k).code for k in kernels}
-    functions = load_kernels_cuda([*codes.values(), *(k for g in groups.values() for k in g.kernels)], device, config)
+    members = [k for g in groups.values() for k in g.kernels]
+    functions = load_kernels_cuda([*codes.values(), *members], _card(program), config)
     rest = iter(functions[len(codes) :])
     out: Functions = {key: (f, code) for (key, code), f in zip(codes.items(), functions)}
     return out | {key: (g.bound([next(rest) for _ in g.kernels]), g) for key, g in groups.items()}
