@@ -92,6 +92,9 @@ class Pretended:
     def busy(self) -> bool:
         return False
 
+    def warm_up(self, fn: Callable[[], Any]) -> Any:
+        return fn()
+
     def capture(self, fn: Callable[[], Any], pool: Any) -> Any:
         out = [x.clone() if isinstance(x, torch.Tensor) else x for x in fn()]
 

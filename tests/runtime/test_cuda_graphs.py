@@ -58,6 +58,11 @@ class Pretended:
         self.pools: list[Any] = []
         self.fail = False
         self.capturing = False
+        self.warm_ups = 0
+
+    def warm_up(self, fn: Callable[[], Any]) -> Any:
+        self.warm_ups += 1
+        return fn()
 
     def pool(self) -> Any:
         self.pools.append(object())
@@ -152,7 +157,7 @@ def test_records_then_replays() -> None:
     for x in batches:
         m.check(x)
     assert m.ran == {"forward": 2, "backward": 2}  # a warm-up and a recording each
-    assert m.device.replays == 10 and len(m.device.graphs) == 2
+    assert m.device.replays == 10 and len(m.device.graphs) == 2 and m.device.warm_ups == 2
     assert not m.pair.notes
 
 
@@ -489,6 +494,22 @@ class TestOnACard:
             for p, old, g in zip(model.parameters(), before, want):
                 torch.testing.assert_close(p.grad, old + (1 + kept) * g, rtol=1e-3, atol=1e-6)
             del loss
+
+    def test_what_is_made_after_the_warm_up_does_not_hold_its_memory(self) -> None:
+        import braze
+
+        model = torch.nn.Sequential(*[m for _ in range(8) for m in (torch.nn.Linear(64, 64), torch.nn.GELU())]).cuda()
+        fast = braze.compile(model, mode="reduce-overhead")
+        x = torch.randn(1 << 17, 64, device="cuda")  # 32 MiB
+        state: list[torch.Tensor] = []
+        for k in range(5):
+            fast(x).square().mean().backward()
+            if not k:
+                state += [torch.zeros(1 << 18, device="cuda") for _ in range(64)]  # 1 MiB each
+            model.zero_grad()
+        torch.cuda.empty_cache()
+        held = [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == (0, 0)]
+        assert sum(s["total_size"] for s in held) < (x.nbytes + sum(t.nbytes for t in state)) * 1.5 + (64 << 20)
 
     def test_results_alive(self) -> None:
         call, w, pair = self.pair()

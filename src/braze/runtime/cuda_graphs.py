@@ -1,7 +1,9 @@
 """CUDA graphs for a compiled pair: forward and backward recorded once, then replayed with hardly any host time.
 
 ``graph_pair(forward, backward, signature)`` gives the two callables back, recording.  The first call runs as it is (a
-warm-up); the second is recorded; later ones replay.  What stays true for the user:
+warm-up); the second is recorded; later ones replay.  The warm-up's memory is a pool of its own that can be given back
+whole: what is made between it and the recording (an optimizer's state, for good) must not lie in pieces of it.  What
+stays true for the user:
 
 * Inputs whose address has not changed (parameters, buffers) are read where they are; others are copied to buffers of
   the recording.  When a fixed address changes, the recording is made anew, with that input copied from then on.
@@ -55,6 +57,8 @@ class Device(Protocol):
 
     def capture(self, fn: Callable[[], Any], pool: Any) -> tuple[Graph, Any]: ...
 
+    def warm_up(self, fn: Callable[[], Any]) -> Any: ...
+
     def alias(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def busy(self) -> bool: ...
@@ -77,6 +81,19 @@ class Cuda:
         with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
             out = fn()
         return graph, out
+
+    def warm_up(self, fn: Callable[[], Any]) -> Any:
+        """Run ``fn`` with a memory pool of its own, which is given back as its tensors go: when a recording begins."""
+        begin = getattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool", None)
+        if begin is None:
+            return fn()
+        index, pool = torch.cuda.current_device(), torch.cuda.graph_pool_handle()
+        begin(index, pool)
+        try:
+            return fn()
+        finally:
+            torch._C._cuda_endAllocateToPool(index, pool)  # type: ignore[attr-defined]
+            torch._C._cuda_releasePool(index, pool)  # type: ignore[attr-defined]
 
     def alias(self, x: torch.Tensor) -> torch.Tensor:
         """A tensor over the same memory that does not own it (``x`` itself where it lies elsewhere)."""
@@ -256,8 +273,13 @@ class Recordings:
     def forward(self, *inputs: Any) -> Any:
         """The forward, replayed where possible."""
         with self.lock:
+            first = self.seen is None
             out = None if self.off or self.device.busy() else self._attempt(inputs)
-        return _call(self.run_forward, list(inputs)) if out is None else out
+            first &= self.seen is not None and not self.off
+        return self._unrecorded(self.run_forward, list(inputs), first) if out is None else out
+
+    def _unrecorded(self, run: Compiled, args: list[Any], first: bool) -> Any:
+        return self.device.warm_up(lambda: _call(run, args)) if first else _call(run, args)
 
     def _attempt(self, inputs: Sequence[Any]) -> list[Any] | None:
         """The replayed outputs; None: run it without a graph."""
@@ -374,11 +396,13 @@ class Recordings:
     def _backward(self, *args: Any) -> Any:
         assert self.compiled_backward is not None
         with self.lock:
+            first = self.seen_backward is None
             r = self._ready(args, self.compiled_backward, None)
+            first &= self.seen_backward is not None
             if r is not None:
                 r.replay(args)
                 return tuple(self._given(r, range(len(r.outputs))))
-        return _call(self.compiled_backward, list(args))
+        return self._unrecorded(self.compiled_backward, list(args), first)
 
     def _in_stages(self, first: int, rest: int) -> tuple[Compiled, Stages]:
         """The backward as a generator function of a list of inputs, and which outputs it yields at a time."""
