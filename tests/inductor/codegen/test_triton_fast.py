@@ -90,11 +90,44 @@ def test_what_is_compared_is_exact() -> None:
     assert "tl.exp(" not in made.code.source
 
 
-def test_what_is_summed_is_exact() -> None:
+SUMS: dict[str, Callable[[Body, Any], Any]] = {
+    "of what may cancel": lambda k, e: k.fold("sum", k.compute("sub", e, 1.0)),
+    "then its logarithm": lambda k, e: k.compute("log", k.fold("sum", e)),
+    "a maximum": lambda k, e: k.fold("max", e),
+}
+
+
+@pytest.mark.parametrize("make", list(SUMS.values()), ids=list(SUMS))
+def test_what_is_folded_is_exact(make: Callable[[Body, Any], Any]) -> None:
     k = Body({"i": 64}, {"j": 128})
     x, y = k.buffer("x", (64, 128), BF16), k.buffer("y", (64,), BF16)
-    k.store(y, (k["i"],), k.fold("sum", k.compute("exp", k.load(x, k["i"], k["j"]))))
+    k.store(y, (k["i"],), make(k, k.compute("exp", k.load(x, k["i"], k["j"]))))
     assert "tl.exp(" not in emit_triton(k.kernel("k")).code.source
+
+
+@pytest.mark.parametrize("n", [96, 20000], ids=["in registers", "in loops"])
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_softmax(dtype: torch.dtype, n: int, triton_run: Interpreter) -> None:
+    """Sums of exponentials in short form: as near to float64 as the rounding allows; masked elements, infinities."""
+    k = Body({"i": 6}, {"j": n})
+    x, y = k.buffer("x", (6, n), dtype), k.buffer("y", (6, n), dtype)
+    v = k.load(x, k["i"], k["j"])
+    e = k.compute("exp", k.compute("sub", v, k.fold("max", v)))
+    k.store(y, (k["i"], k["j"]), k.compute("div", e, k.fold("sum", e)))
+    made = emit_triton(k.kernel("k"))
+    assert "tl.exp(" in made.code.source and "libdevice.exp" not in made.code.source
+    data = (torch.randn(6, n) * 8).to(dtype)
+    data[1, : n // 2] = float("-inf")
+    data[2] = float("-inf")
+    data[3, 0], data[4, 0], data[5] = float("inf"), 4e4, 0.0
+    out = torch.zeros_like(data)
+    triton_run.run(made, {b: data if b.name == "x" else out for b in made.buffers})
+    want = torch.softmax(data.double(), 1)
+    assert torch.equal(out.isnan(), want.isnan())
+    inside = want.isfinite()
+    step, least = (2**-8, 1e-38) if dtype is BF16 else (2**-11, 6e-8)
+    error = (out.double() - want).abs()[inside]
+    assert bool((error <= (step + 2e-5) * want[inside] + least).all())
 
 
 def test_another_use_counts() -> None:

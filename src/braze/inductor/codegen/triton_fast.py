@@ -5,14 +5,15 @@ and such kernels are bound by instructions, not by memory.  The short ones are r
 or 6e-6 of the value (``exp`` of the largest arguments; 3e-7 up to 1), where bf16 rounds to 4e-3 and f16 to 5e-4.
 
 They are used where every way from the value to memory is plain arithmetic that ends in a rounding to 16 bits: never
-where it is compared, reduced, or stored in 32 bits.
+where it is compared or stored in 32 bits, and in reductions only as a sum of exponentials (a softmax), whose error is
+no larger a share than theirs since none is negative.
 """
 
 from __future__ import annotations
 
 import torch
 
-from ..loops.ir import Compute, Const, Instr, Kernel, Store, Value, operands
+from ..loops.ir import Compute, Const, Instr, Kernel, Reduce, Store, Value, operands
 
 NARROW = (torch.float16, torch.bfloat16)
 SHORT: dict[str, str] = {
@@ -47,6 +48,8 @@ def _rounds(v: Value, user: Instr, rounded: dict[Value, bool]) -> bool:
         return (
             user.value is v and user.mask is not v and v.dtype in NARROW and all(w is not v for _, w in user.indirect)
         )
+    if isinstance(user, Reduce):
+        return user.kind == "sum" and isinstance(v, Compute) and v.fn == "exp" and rounded[user]
     if not isinstance(user, Compute):
         return False
     if user.fn == "convert":
