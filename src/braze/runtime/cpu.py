@@ -35,7 +35,8 @@ Kernel = Callable[..., None]
 class Target:
     """The machine that code is made for. ``vector_bits`` is the width of a register; ``flags`` its enabled features;
     ``vector_math`` the SLEEF functions that torch exports; ``openmp``: GOMP_parallel is there;
-    ``tensor_offset`` the byte offset of the TensorImpl pointer in a tensor's PyObject (0: unknown)."""
+    ``tensor_offset`` the byte offset of the TensorImpl pointer in a tensor's PyObject (0: unknown); ``last_cache`` the
+    bytes of the last level of cache (0: unknown)."""
 
     triple: str
     cpu: str
@@ -46,10 +47,11 @@ class Target:
     openmp: bool
     tensor_offset: int
     llvm_version: int
+    last_cache: int = 0
 
     @property
     def key(self) -> str:
-        return f"{self.triple} {self.cpu} {self.features} {self.tensor_offset} {self.openmp}"
+        return f"{self.triple} {self.cpu} {self.features} {self.tensor_offset} {self.openmp} {self.last_cache}"
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +73,18 @@ def host_target() -> Target:
         openmp=all(_address(n) is not None for n in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")),
         tensor_offset=_tensor_offset(),
         llvm_version=llvm.llvm_version_info[0],
+        last_cache=_last_cache(),
     )
+
+
+def _last_cache() -> int:
+    """Bytes of the largest cache that the first core uses; 0 where the system does not say."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        found = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip())
+        if found:
+            sizes.append(int(found[1]) << {"": 0, "K": 10, "M": 20}[found[2]])
+    return max(sizes)
 
 
 def vector_bits(flags: frozenset[str]) -> int:

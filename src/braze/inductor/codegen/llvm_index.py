@@ -394,10 +394,18 @@ def _splat_pointer(b: Builder, p: V, n: int) -> V:
 
 
 def store(
-    b: Builder, i: Store, at: Place, value: V, lanes: Lanes, mask: V | None, vector: bool, first: V | None = None
+    b: Builder,
+    i: Store,
+    at: Place,
+    value: V,
+    lanes: Lanes,
+    mask: V | None,
+    vector: bool,
+    first: V | None = None,
+    line: int = 0,
 ) -> None:
     """Write a value to memory, with the mask of the instruction and the tail joined. ``first``: of a sum, whether this
-    is the first point that hits the element."""
+    is the first point that hits the element. ``line``: go past the caches with whole lines of these bytes."""
     dtype = i.buffer.type.dtype
     elem, align = memory_elem(dtype), dtype.itemsize
     if dtype == torch.bool:
@@ -416,7 +424,8 @@ def store(
         return
     value = b.splat(value, lanes.count)
     if at.step == 1 and mask is None:
-        b.emit(f"store {value.typed}, {at.base.typed}, align {align}")
+        hint = f"align {line}, !nontemporal !{{i32 1}}" if line else f"align {align}"
+        b.emit(f"store {value.typed}, {at.base.typed}, {hint}")
     elif at.step == 1:
         assert mask is not None
         _masked_store(b, elem, value, at.base, align, b.splat(mask, lanes.count))

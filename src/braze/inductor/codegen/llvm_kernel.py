@@ -16,7 +16,7 @@ from .llvm_cuts import Late, choose, finish, known_in_piece, late_values
 from .llvm_index import Lanes, Scope
 from .llvm_ops import Site, constant, convert, emit_compute
 from .llvm_passes import PassWriter, declare_kept, keep, read_kept
-from .llvm_plan import OWNED_UNITS, Plan, arguments, is_point, row_instrs
+from .llvm_plan import LINE, OWNED_UNITS, Plan, arguments, is_point, row_instrs
 from .llvm_random import philox, philox_row
 from .llvm_reduce import Fold
 from .llvm_stream import Stream, declare_states
@@ -326,7 +326,9 @@ class Writer:
             at, mask = self._place(i)
             vector = self.is_vector(i) or (self.lanes.count > 1 and i.mode != "set")
             first = self._first_point(i) if i.mode == "sum" else None
-            ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector, first)
+            whole = self.lanes.count == self.plan.lanes and self.lanes.mask is None
+            past = LINE if whole and i.buffer in self.plan.past else 0
+            ix.store(self.b, i, at, self.scope.values[i.value], self.lanes, mask, vector, first, past)
         if not isinstance(i, Store) and self.plan.stash.get(i) == self.number:
             keep(self, i)
 

@@ -11,7 +11,8 @@ from braze.runtime.cpu import Source, Target, host_target
 from . import llvm_index as ix
 from .llvm_builder import Builder, V
 from .llvm_kernel import Writer
-from .llvm_plan import OWNED_UNITS, Plan, arguments, cost_ns, make_plan
+from .llvm_past import stored_past_caches
+from .llvm_plan import LINE, OWNED_UNITS, Plan, arguments, cost_ns, make_plan
 
 LONG_NS = 50_000.0  # kernels estimated longer than this release the interpreter lock
 
@@ -26,6 +27,7 @@ def emit_source(kernel: Kernel, target: Target | None = None) -> Source:
     target = target or host_target()
     kernel = canonical(kernel).kernel
     plan = make_plan(kernel, target)
+    plan = replace(plan, past=stored_past_caches(plan, target))
     buffers, sizes = arguments(kernel)
     works = _works(plan, target, len(buffers), len(sizes))
     parts = [
@@ -53,6 +55,8 @@ def emit_source(kernel: Kernel, target: Target | None = None) -> Source:
 def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[str, Builder]]:
     """``@work``, with what it takes. Where kept values have room for rows up to a limit, a second function computes
     them again and ``@work`` looks at the row's size."""
+    if plan.past:
+        return _past_caches(plan, target, pointers, sizes)
     if not plan.row_limit:
         return [work_text("work", plan, target, pointers, sizes)]
     assert plan.vector is not None
@@ -71,6 +75,33 @@ def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[
         "long:\n  call void @work_long(ptr %args, i64 %begin, i64 %end)\n  ret void\n}",
     ]
     return [short, long, ("\n".join(lines), b)]
+
+
+def _past_caches(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[str, Builder]]:
+    """``@work`` for stores past the caches, where the tensors' addresses allow them: all begin a line, and none takes
+    over the memory of an operand, whose lines are in the caches when they are overwritten."""
+    past = work_text("work_past", plan, target, pointers, sizes)
+    near = work_text("work_near", replace(plan, past=frozenset()), target, pointers, sizes)
+    b = Builder()
+    pairs = [(f"%p{k}", buffer) for k, buffer in enumerate(arguments(plan.nest.kernel)[0])]
+    at = {buffer: b.let("i64", 1, f"ptrtoint ptr {name} to i64") for name, buffer in pairs}
+    fit = b.const("i1", True)
+    for buffer in sorted(plan.past, key=lambda x: x.name):
+        offset = b.binary("and", at[buffer], b.const("i64", LINE - 1))
+        fit = b.binary("and", fit, b.compare("eq", offset, b.const("i64", 0)))
+        for other in plan.nest.kernel.reads:
+            fit = b.binary("and", fit, b.compare("ne", at[buffer], at[other]))
+    b.declare("llvm.x86.sse.sfence", "void", [])
+    lines = [
+        "define void @work(ptr %args, i64 %begin, i64 %end) nounwind {\nentry:",
+        *_unpack(pointers, sizes),
+        *b.lines,
+        f"  br {fit.typed}, label %past, label %near",
+        "past:\n  call void @work_past(ptr %args, i64 %begin, i64 %end)",
+        "  call void @llvm.x86.sse.sfence()  ; others read what was stored\n  ret void",
+        "near:\n  call void @work_near(ptr %args, i64 %begin, i64 %end)\n  ret void\n}",
+    ]
+    return [past, near, ("\n".join(lines), b)]
 
 
 def work_text(name: str, plan: Plan, target: Target, pointers: int, sizes: int) -> tuple[str, Builder]:

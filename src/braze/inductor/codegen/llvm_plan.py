@@ -43,6 +43,7 @@ from .llvm_cuts import find_cuts
 
 Access = Load | Store
 Item = Value | Store  # any instruction
+LINE = 64  # bytes of a cache line
 MAX_STEP = 8  # of lanes that are picked from whole vectors: above, one load each is as fast
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
@@ -104,6 +105,7 @@ class Plan:
     row_limit: int = 0  # elements of a row that the kept values have room for, where its size is symbolic
     stash: dict[Item, int] = field(default_factory=dict)  # values kept for later passes -> the pass that computes each
     cuts: tuple[int, ...] = ()  # points of the vector axis where comparisons change: a loop for each piece
+    past: frozenset[Buffer] = frozenset()  # buffers that are stored past the caches (llvm_past)
     streamed: int = 0  # columns whose running results are kept in memory while rows stream by (0: not done)
 
     @property
