@@ -11,8 +11,8 @@ from braze.runtime.cpu import Source, Target, host_target
 from . import llvm_index as ix
 from .llvm_builder import Builder, V
 from .llvm_kernel import Writer
-from .llvm_past import stored_past_caches
-from .llvm_plan import LINE, OWNED_UNITS, Plan, arguments, cost_ns, make_plan
+from .llvm_past import resident, stored_past_caches, suited
+from .llvm_plan import OWNED_UNITS, Plan, arguments, cost_ns, make_plan
 
 LONG_NS = 50_000.0  # kernels estimated longer than this release the interpreter lock
 
@@ -78,20 +78,13 @@ def _works(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[
 
 
 def _past_caches(plan: Plan, target: Target, pointers: int, sizes: int) -> list[tuple[str, Builder]]:
-    """``@work`` for stores past the caches, where the tensors' addresses allow them: all begin a line, and none takes
-    over the memory of an operand, whose lines are in the caches when they are overwritten."""
+    """``@work`` for stores past the caches, where they are of use: see ``llvm_past``."""
     past = work_text("work_past", plan, target, pointers, sizes)
     near = work_text("work_near", replace(plan, past=frozenset()), target, pointers, sizes)
     b = Builder()
-    pairs = [(f"%p{k}", buffer) for k, buffer in enumerate(arguments(plan.nest.kernel)[0])]
-    at = {buffer: b.let("i64", 1, f"ptrtoint ptr {name} to i64") for name, buffer in pairs}
-    fit = b.const("i1", True)
-    for buffer in sorted(plan.past, key=lambda x: x.name):
-        offset = b.binary("and", at[buffer], b.const("i64", LINE - 1))
-        fit = b.binary("and", fit, b.compare("eq", offset, b.const("i64", 0)))
-        for other in plan.nest.kernel.reads:
-            fit = b.binary("and", fit, b.compare("ne", at[buffer], at[other]))
     b.declare("llvm.x86.sse.sfence", "void", [])
+    b.emit("%answer = alloca i8")
+    (fit,) = b.when(suited(b, plan), lambda: [resident(b, plan)], [b.const("i1", False)])
     lines = [
         "define void @work(ptr %args, i64 %begin, i64 %end) nounwind {\nentry:",
         *_unpack(pointers, sizes),
