@@ -107,7 +107,8 @@ def variants(case: Case, sweep: bool) -> Iterator[tuple[str, Emitted]]:
     if made.code.assertions:
         source = "\n".join(line for line in made.code.source.split("\n") if "device_assert" not in line)
         yield "no assertion", replace(made, code=replace(made.code, source=source, assertions=False))
-    rows, r = triton_tiling._inner_launches, triton_tiling._outer_launches
+    makers = ("_row_launches", "_loop_launches", "_outer_launches")
+    old = {n: getattr(triton_tiling, n) for n in makers}
     blocks = dict(made.code.launch.blocks)
     if "for roffset" in made.code.source or "RBLOCK" in blocks:
         if case.kernel.name == "column_sum":
@@ -119,10 +120,12 @@ def variants(case: Case, sweep: bool) -> Iterator[tuple[str, Emitted]]:
             grid = [(x, b, w) for x, b, w in grid if 4 <= x * b / (32 * w) <= 32]
         for x, b, w in grid:
             choice = [Launch((("XBLOCK", x), ("RBLOCK", b)), w)]
-            triton_tiling._inner_launches = triton_tiling._outer_launches = lambda *_, c=choice: c
+            for n in makers:
+                setattr(triton_tiling, n, lambda *_, c=choice: c)
             _EMITTED.clear()
             yield "sweep", emit_triton(case.kernel)
-        triton_tiling._inner_launches, triton_tiling._outer_launches = rows, r
+        for n in makers:
+            setattr(triton_tiling, n, old[n])
         _EMITTED.clear()
     elif list(blocks) == ["XBLOCK"]:
         for b, w in ((512, 2), (512, 4), (1024, 2), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8)):
