@@ -137,6 +137,7 @@ LOUD = (  # errors on writes to outputs that eager allows
     "modified by an inplace operation",  # the backward saves what eager's does not
     "a leaf Variable that requires grad is being used",  # sibling views, of which eager's is the base
 )
+LOOSE = {"data", "_unsafe_view", "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"}  # see Gradients
 AGAIN = 3  # in the place of a storage's number
 _count = itertools.count()
 
@@ -146,8 +147,8 @@ class Written(list[bool]):
 
 
 class Gradients(list[torch.Tensor]):
-    """``loose``: writes after the call may have gone, through ``.data``, unseen by version counters into what a
-    backward saves; eager's gradients are then of what is there now, and say nothing."""
+    """``loose``: writes after the call may have gone, through ``.data`` and its like, unseen by version counters into
+    what a backward saves; eager's gradients are then of what is there now, and say nothing."""
 
     loose = False
 
@@ -232,7 +233,7 @@ def observe(fn: Callable[..., Any], made: tuple[list[torch.Tensor], list[torch.T
             if _own_elements(o):
                 o.mul_(factor)
                 seen += [(x.detach().clone(), x.requires_grad) for x in everyone]
-        found.loose = "data" in getattr(getattr(fn, "__code__", None), "co_names", ())
+        found.loose = not LOOSE.isdisjoint(getattr(getattr(fn, "__code__", None), "co_names", ()))
         leaves = [*leaves, factor]
         heads = [o for o in everyone if o.requires_grad and o.grad_fn is not None]
     if heads and leaves:

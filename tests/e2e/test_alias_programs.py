@@ -153,6 +153,42 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return v.as_strided((2, 2), (6, 1), 1), w, v\n",
         [1], [0], True, True, {},
     ),
+    "unsafe splits share the memory": (
+        "def program(x0):\n    v, w = torch.unsafe_split(x0, 2, -1)\n    v.fill_(3)\n"
+        "    return x0, w, torch.unsafe_chunk(x0, 2)[0], torch.unsafe_split_with_sizes(x0, [1, 3])[1]\n",
+        [2], [0], False, False, {},
+    ),
+    "a part of an unsafe split owns its memory for autograd": (
+        "def program(x0):\n    v = torch.unsafe_split(x0, 1, -1)[-1]\n    v.mul_(x0.mean())\n"
+        "    return x0.sin(), v[...], v\n",
+        [0], [0], True, True, {},
+    ),
+    "an _unsafe_view of an input": (
+        "def program(x0):\n    v = torch.ops.aten._unsafe_view(x0, [-1])\n    return v,\n",
+        [2], [0], False, True, {},
+    ),
+    "an input is detached in place": (
+        "def program(x0, x1):\n    x0.detach_()\n    x0.mul_(x1.mean())\n    return x0, x1 * x0.sum()\n",
+        [7, 0], [1, 2], True, False, {},
+    ),
+    "an alias of a view that is no view for autograd": (
+        "def program(x0):\n    v = x0.view(torch.int32).view(torch.float32)\n    w = torch.empty_like(x0).copy_(x0)\n"
+        "    return v[...], v, w[...], w\n",
+        [0], [0], False, True, {},
+    ),
+    "one value is put into a view as smaller integers": (
+        "def program(x0):\n    v = x0.view(torch.int16).view(torch.float32)\n    v.copy_(v.mean())\n    return x0,\n",
+        [3], [0], False, False, {"backend": "aot_eager"},
+    ),
+    "a view of a computed tensor that was then transposed in place": (
+        "def program(x0):\n    v = x0 * 2\n    w = v.select(-1, -1)\n    v.t_()\n    return w,\n",
+        [2], [1], True, False, {},
+    ),
+    "a view's sizes before its owner was squeezed in place": (
+        "def program(x0):\n    v = torch.unsafe_split(x0, 1, -1)[-1]\n    w = v.adjoint()\n    v.squeeze_()\n"
+        "    return w,\n",
+        [7], [0], True, True, {},
+    ),
 }  # fmt: skip
 
 
@@ -175,6 +211,21 @@ def test_views_of_one_detached_tensor_belong_together() -> None:
         row.mul_(factor)
         assert whole.requires_grad and not x.requires_grad
         seen.append((whole.tolist(), *torch.autograd.grad(whole.sum() + rest.sum(), factor)))
+    assert seen[0] == seen[1]
+
+
+def test_an_input_is_transposed_in_place_and_then_gets_a_history() -> None:
+    def turned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        row = x[0]
+        x.t_()
+        x.mul_(w)
+        return row
+
+    seen = []
+    for f in (turned, braze.compile(turned)):
+        x, w = torch.arange(9.0).view(3, 3).clone(), torch.ones(3, 3, requires_grad=True)
+        row = f(x, w)
+        seen.append((row.tolist(), torch.autograd.grad(row.sum(), w)[0].tolist()))
     assert seen[0] == seen[1]
 
 

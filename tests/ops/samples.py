@@ -382,7 +382,7 @@ def _check_sample(tally: Tally, op: Any, sample: Any, dtype: torch.dtype, varian
 
 _READS = re.compile(
     r"depends? on the (values of a tensor|rank)|a Python value is read|Tensor\.(item|tolist)|Python number from a"
-    r"|size of the result depends on data|data is not allocated|boolean mask"
+    r"|size of the result depends on data|data is not allocated|looks at the memory of its arguments|boolean mask"
 )
 
 

@@ -63,6 +63,8 @@ class Follower:
                 args, kwargs = self._real(n.args, env), self._real(n.kwargs, env)
                 if n.target is torch.autograd.grad or n.target is grad_without_hooks:
                     self.freed.note(args, kwargs)
+                if n.target is torch.Tensor.detach_ and any(args[0] is x and x.requires_grad for x in inputs):
+                    raise Unsupported("an input is detached in place", str(n.loc or ""))
                 try:
                     env[n] = _call(n.target, args, kwargs)
                 except Unsupported as e:

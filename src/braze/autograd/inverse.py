@@ -94,6 +94,8 @@ def _of_unbind(rec: Recorder, parent: Node, value: Value, node: Node, args: Any,
 
 
 def _as_dtype(rec: Recorder, parent: Node, value: Value, node: Node, args: Any, kwargs: Any) -> Node:
+    if node.val.dtype.itemsize != parent.val.dtype.itemsize and not node.val.is_contiguous:
+        node = rec.call(aten.clone.default, node, memory_format=torch.contiguous_format)
     return rec.call(aten.view.dtype, node, parent.val.dtype)
 
 
@@ -112,6 +114,7 @@ def _unary(op: OpOverload) -> Row:
 ROWS: dict[OpOverload, Row] = {
     aten.view.default: _reshaped,
     aten._reshape_alias.default: _reshaped,
+    aten._unsafe_view.default: _reshaped,
     aten.squeeze.default: _reshaped,
     aten.squeeze.dim: _reshaped,
     aten.squeeze.dims: _reshaped,
@@ -125,6 +128,8 @@ ROWS: dict[OpOverload, Row] = {
     aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
     aten.split.Tensor: _of_split,
     aten.split_with_sizes.default: _of_split,
+    aten.unsafe_split.Tensor: _of_split,
+    aten.unsafe_split_with_sizes.default: _of_split,
     aten.unbind.int: _of_unbind,
     aten.view.dtype: _as_dtype,
     aten.view_as_real.default: _as_pairs,

@@ -265,8 +265,8 @@ def _line(o: FakeTensor) -> list[Value]:
 
 def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
     """The steps from the memory's owner; a view of all of it is another tensor."""
-    steps = []
-    for v in _line(o):
+    steps, line = [], _line(o)
+    for v in line:
         step = v.step
         if step is None:
             if v.apart is not None:
@@ -277,7 +277,9 @@ def _views(o: FakeTensor) -> tuple[ViewStep, ...]:
             sizes, strides, offset = step.args
             step = ViewStep(strided_view, (sizes, strides, offset - v.parent.type.offset))
         steps.append(step)
-    return tuple(steps) or (ViewStep(torch.ops.aten.alias.default),)
+    if not line or line[-1].step is None and line[-1].apart is None:
+        steps.append(ViewStep(torch.ops.aten.alias.default))
+    return tuple(steps)
 
 
 def _shared(o: FakeTensor, cuts: dict[Value, int]) -> tuple[tuple[int, int], ...]:

@@ -148,14 +148,18 @@ def _strided_scatter(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, 
     rec.define(out, storage.scattered(rec, *bind(op, args, kwargs).values()))
 
 
-@handles("_unsafe_view.default")
+@handles("_unsafe_view.default unsafe_split.Tensor unsafe_split_with_sizes.default")
 def _unsafe_view(rec: Recorder, op: OpOverload, args: Args, kwargs: Kwargs, out: Any) -> None:
-    """A view that autograd does not know of: what is written to it, is in its argument too. ``reshape`` makes one of a
-    copy that nobody sees, so that for autograd the result is the owner of that memory."""
-    rec.view(aten.view.default, args, kwargs, out)
-    base = out.node.base
-    if out.node.parent is base and base.input == -1:
+    """Views that autograd does not know of: what is written to one is in its argument too, yet to autograd each owns
+    its memory. ``reshape`` makes one of a copy that nobody sees, whose owner it becomes."""
+    base = args[0].node.base
+    if op is aten._unsafe_view.default and args[0].node is base and base.input == -1:
+        rec.view(aten.view.default, args, kwargs, out)
         base.fake = out
+        return
+    rec.view(op, args, kwargs, out)
+    for x in leaves(out):
+        x.node.apart = op
 
 
 @handles("conj_physical_.default")

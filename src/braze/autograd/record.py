@@ -45,15 +45,17 @@ class Value:
 
     ``input`` of a root: the position of the graph input it is, CONSTANT, or -1. ``apart``: autograd sees no view of its
     parent, so that views of it belong to it alone; where there is no ``step``, it is the operator that did that.
+    ``viewed``: there are views of it.
     """
 
-    __slots__ = ("base", "parent", "step", "node", "version", "type", "fake", "input", "apart")
+    __slots__ = ("base", "parent", "step", "node", "version", "type", "fake", "input", "apart", "viewed")
 
     def __init__(self, node: Node, type_: TensorType, fake: Any = None, input_: int = -1) -> None:
         self.base: Value = self
         self.parent: Value | None = None
         self.step: ViewStep | None = None
         self.apart: Any = None
+        self.viewed = False
         self.node, self.version, self.type, self.fake, self.input = node, 0, type_, fake, input_
 
     def view(self, step: ViewStep | None, node: Node, type_: TensorType) -> Value:
@@ -150,10 +152,11 @@ class Recorder:
             return storage.read(self, node, parent, args)
         if step.op in PHYSICAL:
             return self.call(PHYSICAL[step.op], node)
+        op = UNSAFE.get(step.op, step.op)  # type: ignore[call-overload]
         if step.index is None:
-            return self.emit(step.op, (node, *args), dict(step.kwargs), type_)
-        vals = self.infer(step.op, (node, *args), dict(step.kwargs))
-        return self.graph.getitem(self.emit(step.op, (node, *args), dict(step.kwargs), vals), step.index)
+            return self.emit(op, (node, *args), dict(step.kwargs), type_)
+        vals = self.infer(op, (node, *args), dict(step.kwargs))
+        return self.graph.getitem(self.emit(op, (node, *args), dict(step.kwargs), vals), step.index)
 
     def emit(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> Node:
         """Append a call whose arguments are nodes and constants."""
@@ -325,6 +328,9 @@ class Recorder:
     ) -> None:
         """``op`` made ``fake`` the view ``form`` of what it was; its ``val`` says so already."""
         old: Value = fake.node
+        if self.differentiable and old.viewed and not fake._is_view():
+            # autograd would make the views' histories anew, on fakes by the sizes that their base has by then
+            raise Unsupported("the shape of a tensor of which there are views is changed in place, under autograd")
         index = self._inputs.get(id(fake), -1)
         if index >= 0:
             if fake.requires_grad:
@@ -347,6 +353,7 @@ class Recorder:
         """Record a view operator: ``out`` shows the memory of its first argument."""
         source, info = args[0], op_info(op)
         parent: Value = source.node
+        parent.viewed = True
         if info.identity:
             if parent.base.input == CONSTANT and op is aten.lift_fresh.default:
                 self.define(out, self.read(parent))  # a literal: each call has its own
@@ -366,13 +373,19 @@ class Recorder:
             if not out.val.dtype.is_floating_point and not out.val.dtype.is_complex:
                 out.node.apart = op
             return
-        node = self.emit(op, (self.read(parent), *rest), dict(named), type(out)([x.val for x in out]))
+        node = self.emit(UNSAFE.get(op, op), (self.read(parent), *rest), dict(named), type(out)([x.val for x in out]))
         for i, x in enumerate(out):
             x.node = parent.view(ViewStep(op, rest, named, i), self.graph.getitem(node, i), x.val)
 
 
 # Views that only flag a tensor, which fakes cannot be: computed in the graph, views again among the outputs.
 PHYSICAL = {aten._conj.default: aten.conj_physical.default, aten._neg_view.default: aten.neg.default}
+# What is no view for autograd, yet shares the memory: the view that it is in the graph.
+UNSAFE = {
+    aten._unsafe_view.default: aten.view.default,
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
 HANDLERS: dict[OpOverload, Handler] = {}
 
 
@@ -390,4 +403,4 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return add
 
 
-__all__ = ["HANDLERS", "Handler", "Recorder", "Value", "handles", "reshape"]
+__all__ = ["HANDLERS", "UNSAFE", "Handler", "Recorder", "Value", "handles", "reshape"]

@@ -161,7 +161,7 @@ _OPAQUE: tuple[tuple[str, str], ...] = (
     (
         "rarely met; no gain from fusion",
         "_add_relu _chunk_cat block_diag native_norm _weight_norm_interface _weight_norm_interface_backward"
-        " _new_zeros_with_same_feature_meta _foreach_copy _reshape_copy _efficientzerotensor",
+        " _new_zeros_with_same_feature_meta _foreach_copy _reshape_copy",
     ),
 )
 

@@ -21,7 +21,7 @@ def _constant(value: Any) -> Callable[..., Node]:
     return row
 
 
-register("zeros zeros_like new_zeros zero", _constant(0))
+register("zeros zeros_like new_zeros zero _efficientzerotensor", _constant(0))
 register("ones ones_like new_ones", _constant(1))
 # The values of an empty tensor are unspecified: zeros, which fold away.
 register(

@@ -244,7 +244,7 @@ def logical_xor(b: Builder, self: Node, other: Node) -> Node:
 # -- selection -------------------------------------------------------------------------------------------------------
 
 
-@decomposes("where.self")
+@decomposes("where.self where.Scalar where.ScalarOther where.ScalarSelf")
 def where(b: Builder, condition: Node, self: Any, other: Any) -> Node:
     x, y = b.promoted(self, other, dtype=b.out.dtype)
     return b.where(b.truth(condition), x, y)
