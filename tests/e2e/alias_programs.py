@@ -120,6 +120,98 @@ with torch.no_grad(): {n} = {a} * 3
 for {n} in {a}.unbind(0) if {a}.dim() else [{a}]: {n}.mul_(2)
 for {n} in {a}.detach().split(1, 0) if {a}.dim() else [{a}]: {n}.add_({b}.mean().detach())
 {n} = Negated.apply({a})
+{n} = {a}.view(torch.int16) if {a}.is_contiguous() else {a} * 1
+{n} = {a}.view(torch.int16).view(torch.float32) if {a}.is_contiguous() and {a}.dim() else {a}
+{n} = torch.view_as_complex({a}.view(-1, 2)).conj() if {a}.is_contiguous() else {a}
+{n} = torch.view_as_complex({a}.view(-1, 2)).imag if {a}.is_contiguous() else {a}
+torch.view_as_complex({a}.view(-1, 2)).imag.add_(1) if {a}.is_contiguous() else {a}
+torch.view_as_complex({a}.view(-1, 2)).conj().mul_(2j) if {a}.is_contiguous() else {a}
+{n} = torch.view_as_complex({a}.view(-1, 2)).conj().imag if {a}.is_contiguous() else {a}
+{n} = torch.unsafe_chunk({a}, 2, 0)[0] if {a}.dim() else {a}
+{n} = torch.unsafe_split({a}, 1, -1)[-1] if {a}.dim() else {a}
+{n} = torch.ops.aten.alias({a})
+{n} = torch.ops.aten._unsafe_view({a}.contiguous(), [-1])
+{n} = torch.ops.aten._unsafe_view({a}.clone().contiguous(), [-1])
+{n} = +{a}
+{n} = torch.einsum('ij->ji', {a}) if {a}.dim() == 2 else {a}[...]
+{n} = torch.nn.functional.dropout({a}, 0.5, False)
+{n} = torch.nn.functional.dropout({a}, 0.0, True)
+{n} = torch.atleast_2d({a})
+{n} = torch.ravel({a})
+{n} = {a}[...]
+{n} = {a}[None, ..., None]
+{n} = {a}[()]
+{n} = {a}.real
+{n} = {a}.adjoint() if {a}.dim() >= 2 else {a}.conj()
+{n} = torch.meshgrid({a}.flatten(), {b}.flatten(), indexing='ij')[1]
+{n} = torch.swapaxes({a}, 0, -1) if {a}.dim() else {a}
+{n} = torch.hsplit({a}, [1])[1] if {a}.dim() else {a}
+{n} = torch.linalg.diagonal({a}) if {a}.dim() >= 2 else {a}.to('cpu')
+{n} = {a}.to(torch.float32, copy=True)
+{n} = torch.nn.functional.pad({a}, (0, 0)) if {a}.dim() else {a}
+{n} = torch.nn.functional.pad({a}, (-1, 0)) if {a}.dim() and {a}.shape[-1] > 1 else {a}
+{n} = torch.squeeze({a}, 0) if {a}.dim() else {a}
+{n} = {a}.index_put((torch.tensor([0]),), {b}.mean()) if {a}.dim() else {a}
+{n} = {a}.requires_grad_({a}.requires_grad)
+{n} = {a}.detach().clone().detach()
+{a}.detach_()
+{n} = {a}.unsqueeze(0).expand(3, *{a}.shape).reshape(-1)
+{n} = {a}.reshape({a}.shape[::-1])
+{n} = {a}.reshape(-1, 1)
+{n} = {a}.t().reshape(-1) if {a}.dim() == 2 else {a}.reshape(1, -1)
+{n} = {a}.expand(2, *{a}.shape).flatten(0, 1) if {a}.dim() else {a}
+{n} = {a}.expand(2, *{a}.shape)[0]
+{n} = {a}.expand(1, *{a}.shape)
+{n} = {a}.repeat(2, *([1] * {a}.dim()))
+{n} = {a}.split(1, 0) if {a}.dim() else [{a}]; {n} = {n}[-1]
+{n} = {a}.max(0).values if {a}.dim() else {a}
+torch.cumsum({a}.detach().clone(), 0, out={a}.detach()) if {a}.dim() else 0
+{a}.cumsum_(0) if {a}.dim() else 0
+{a}.index_copy_(0, torch.tensor([0]), {a}[-1:].clone()) if {a}.dim() else 0
+{a}.put_(torch.tensor([0, 1]), {a}.flatten()[-1:].clone().expand(2)) if {a}.numel() > 1 else 0
+{a}.index_put_((torch.tensor([0, 0]),), {b}.mean(), accumulate=True) if {a}.dim() else 0
+{a}.scatter_add_(0, torch.zeros_like({a}, dtype=torch.int64), {a}.clone()) if {a}.dim() else 0
+{a}.scatter_reduce_(0, torch.zeros_like({a}, dtype=torch.int64), {a}.clone(), 'amax') if {a}.dim() else 0
+{a}.triu_() if {a}.dim() >= 2 else 0
+{a}.addmm_({a}.clone(), {a}.clone()) if {a}.dim() == 2 and {a}.shape[0] == {a}.shape[1] else 0
+{a}.swapaxes_(0, -1) if {a}.dim() else 0
+{a}.squeeze_(0) if {a}.dim() else 0
+{a}.squeeze_(-1) if {a}.dim() else 0
+{a}.as_strided_((2,), (1,)) if {a}.numel() > 4 else 0
+{a}.resize_(2) if {a}.numel() > 4 and {a}.is_contiguous() and not {a}.requires_grad else 0
+{a}.resize_as_({a})
+{a}.expand(1, *{a}.shape).add_(1)
+{a}.unfold(0, 1, 1).mul_(2) if {a}.dim() else 0
+{a}.unfold(0, 2, 2).mul_(2) if {a}.dim() and {a}.shape[0] > 1 else 0
+{a}.as_strided((2,), (2,)).add_(1) if {a}.numel() > 3 and {a}.is_contiguous() else 0
+{a}.movedim(0, -1)[0] += 1 if {a}.dim() else 0
+{a}.view(torch.int32).bitwise_not_() if {a}.is_contiguous() else 0
+{a}.view(-1)[::2] = {b}.sum() if {a}.is_contiguous() else 0
+{a}.view(-1)[1:].copy_({b}.flatten()[0]) if {a}.is_contiguous() else 0
+{a}.unbind(0)[0].detach().mul_(2) if {a}.dim() else 0
+{a}.chunk(2)[0].data.copy_({a}.chunk(2)[0].data * 3) if {a}.dim() else 0
+{a}.flatten().add_(1)
+{a}.reshape(-1).mul_(2)
+{a}.reshape(-1)[0] = 5
+{a}.contiguous().add_({b}.sum())
+{a}.to(torch.float32).add_(1)
+{a}.float().detach().mul_(0.5)
+torch.nn.functional.relu({a}, inplace=True)
+torch.nn.functional.leaky_relu_({a}, 0.1)
+torch.nn.init.constant_({a}, 0.3)
+torch.nn.functional.dropout({a}, 0.0, True, inplace=True)
+torch._foreach_copy_([{a}[:1]], [{a}[-1:].clone()]) if {a}.dim() else 0
+torch._foreach_mul_([{a}.detach(), {b}.detach()], 2.0) if {a}.shape != {b}.shape else 0
+{n} = torch.utils.checkpoint.checkpoint(torch.sin, {a}, use_reentrant=False)
+{n} = {a}.exp(); {n} = {n}.detach() + {n}
+{n} = {a} * {b} if {a}.shape == {b}.shape else {a}; {n}.sigmoid_()
+{n} = {a}.sigmoid(); {b}.mul_({n}.mean())
+{n} = {a}.var() if {a}.numel() > 1 else {a}
+{n} = {a}.cumsum(-1) if {a}.dim() else {a}
+with torch.enable_grad(): {n} = {a} * {b}.mean()
+with torch.no_grad(): {n} = {a}.detach().requires_grad_({a}.requires_grad)
+with torch.no_grad(): {a}.copy_({b}.mean())
+with torch.no_grad(): {a}[..., :1] = 4
 """.strip().split("\n")
 
 SHAPES: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -306,7 +398,7 @@ def check_text(
             case = f"inputs {kinds} in {memory}, grad {grad}, late {late}, {options}"
             try:
                 want = observe(fn, inputs(kinds, memory, grad), late)
-            except (RuntimeError, IndexError, UnboundLocalError):  # the last: a loop over nothing
+            except (RuntimeError, IndexError, TypeError, ValueError, UnboundLocalError):
                 continue
             done = ""
             try:
