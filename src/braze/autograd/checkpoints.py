@@ -17,14 +17,13 @@ from collections.abc import Callable
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from torch._ops import OpOverload
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
 from ..ir import Node
 from ..prims.rng import philox_seed
 from .costs import Kind
 from .rewrite import operands
-from .schema import op_info
+from .schema import draws
 from .unalias import storage_root
 
 if TYPE_CHECKING:
@@ -110,4 +109,4 @@ def repeatable(n: Node) -> bool:
     call = n.args[0] if n.target is operator.getitem else n
     if call.tags.get("effect") or call.target is philox_seed:
         return False
-    return not (isinstance(call.target, OpOverload) and op_info(call.target).random)
+    return not draws(call.target)

@@ -14,6 +14,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..ir import Graph, Node
+from ..prims.functionalised import Functionalised
 from ..prims.rng import philox_seed
 from .rewrite import build, replaced, substituted
 from .schema import op_info
@@ -45,7 +46,9 @@ def _pure(node: Node) -> bool:
     target = node.target
     if target is operator.getitem:
         return True
-    if not isinstance(target, OpOverload):
+    if isinstance(target, Functionalised):
+        target = target.op
+    elif not isinstance(target, OpOverload):
         return target is not philox_seed
     if target.namespace not in ("aten", "prims"):
         return False  # a user's operator may do anything

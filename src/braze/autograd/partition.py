@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ..ir import Expr, Graph, Node, SavedRef, Signature, TensorType, nodes_in, symbol_of
 from ..ir.pause import paused_gc
@@ -27,7 +26,7 @@ from .joint import Joint
 from .norms import split_norms
 from .pack import gaps, packed, unpacked
 from .rewrite import build, operands, replaced, substituted
-from .schema import op_info
+from .schema import draws
 from .simplify import simplify
 from .unalias import storage_root, unalias, unalias_gradients
 from .wide import wide_products
@@ -178,7 +177,7 @@ def _stale(joint: Joint) -> bool:
 
 
 def _random(n: Node) -> bool:
-    return n.target is philox_seed or isinstance(n.target, OpOverload) and op_info(n.target).random
+    return n.target is philox_seed or draws(n.target)
 
 
 def _split(joint: Joint, plan: Plan, saved: list[Node], outputs: Any, gradients: Any) -> AotGraphs:

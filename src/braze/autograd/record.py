@@ -29,7 +29,7 @@ from ..prims.rng import philox_seed
 from . import storage
 from .checkpoints import BACKWARD
 from .layout import conform, reshape
-from .schema import op_info
+from .schema import draws, op_info
 
 aten = torch.ops.aten
 Handler = Callable[["Recorder", OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
@@ -291,7 +291,7 @@ class Recorder:
             start = len(self.graph.nodes)
             self.by_schema(op, args, kwargs, out)
             for n in self.graph.nodes[start:]:
-                if isinstance(n.target, OpOverload) and op_info(n.target).random:
+                if draws(n.target):
                     n.tags["effect"] = True  # later draws depend on it
         elif handler is not None:
             handler(self, op, args, kwargs, out)

@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..errors import Unsupported
+from ..prims.functionalised import Functionalised
 
 aten = torch.ops.aten
 
@@ -59,6 +60,12 @@ def op_info(op: OpOverload) -> OpInfo:
         torch.Tag.nondeterministic_seeded in op.tags,
         "_assert" in schema.name or not schema.returns and not writes,
     )
+
+
+def draws(target: Any) -> bool:
+    """Whether the target of a call, or what it calls on copies, draws from a generator: other numbers in each call."""
+    op = target.op if isinstance(target, Functionalised) else target
+    return isinstance(op, OpOverload) and op_info(op).random
 
 
 TENSOR_OPTIONS = ("dtype", "layout", "device", "pin_memory")

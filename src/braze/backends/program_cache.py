@@ -25,7 +25,7 @@ import torch
 from braze.config import Config
 from braze.inductor.codegen import CompiledProgram
 from braze.inductor.codegen.program import load_program
-from braze.ir import Expr, Graph, Node, Symbol, TensorType, to_str
+from braze.ir import Expr, Graph, Node, Symbol, TensorType, spell_operator, to_str
 from braze.prims import PRIMS
 from braze.prims.after import after
 from braze.prims.collective import Collective, Start, Wait, start, wait
@@ -147,7 +147,7 @@ def _constant(value: Any) -> str:
     if isinstance(value, (Start, Wait)):
         text = value.spelling
     if isinstance(value, torch._ops.OpOverload) and value.namespace in ("aten", "braze"):
-        text = f"torch.ops.{value._schema.name.replace('::', '.')}.{value._overloadname}"
+        text = spell_operator(value)
     if text is None:
         raise Bypass(f"it holds a constant {type(value).__name__} that has no text")
     return text

@@ -33,7 +33,7 @@ from .expr import (
 )
 from .graph import Graph, Node, leaves, map_leaves, map_nodes, node_args, nodes_in, target_name
 from .interpret import interpret
-from .printer import load_python, to_python
+from .printer import load_python, spell_operator, to_python
 from .signature import MutatedInput, OutputSpec, SavedRef, Signature, ViewStep
 from .types import SHORT, Loc, TensorType, contiguous_strides, product, tensor_type, type_of
 from .verify import verify
@@ -69,6 +69,7 @@ __all__ = [
     "node_args",
     "nodes_in",
     "product",
+    "spell_operator",
     "substitute",
     "sym_max",
     "sym_min",

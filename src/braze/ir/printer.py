@@ -11,6 +11,7 @@ def forward(x):  # x: f32[2, 3]
 from __future__ import annotations
 
 import importlib
+import keyword
 import operator
 from typing import Any
 
@@ -20,6 +21,13 @@ from .expr import Expr
 from .graph import Graph, Node
 from .pause import modes_kept, switches_modes
 from .types import TensorType
+
+
+def spell_operator(op: torch._ops.OpOverload) -> str:
+    """The overload as an expression, also one that Python's grammar has a word of (``aten.random.from``)."""
+    packet = f"torch.ops.{op._schema.name.replace('::', '.')}"
+    overload = op._overloadname
+    return f'getattr({packet}, "{overload}")' if keyword.iskeyword(overload) else f"{packet}.{overload}"
 
 
 class Names:
@@ -37,7 +45,7 @@ class Names:
 
     def target(self, t: Any) -> str:
         if isinstance(t, torch._ops.OpOverload):
-            return f"torch.ops.{t}"
+            return spell_operator(t)
         spelling = getattr(t, "qualified_name", None)
         if isinstance(spelling, str):
             return spelling

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
-from types import FunctionType
+from collections import OrderedDict, defaultdict
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .attributes import find
-from .registry import handler_of
+from .registry import handler_of, is_static
 from .signals import NotConst, unsupported
 from .values import symbolic
 from .values.base import Const, Derived, Value, boolean
@@ -18,7 +18,7 @@ from .values.floats import FloatValue
 from .values.functions import MethodValue
 from .values.mappings import DictValue, DictView, SetValue
 from .values.objects import ObjectValue
-from .values.sequences import ListValue, SequenceValue, SliceValue, TupleValue, room_for
+from .values.sequences import DequeValue, ListValue, SequenceValue, SliceValue, TupleValue, room_for
 from .values.symbolic import varies
 from .values.tensor import TensorValue
 
@@ -69,6 +69,12 @@ _COMPARE_NAMES = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">="
 _REFLECTED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _NUMBERS = (int, float)
 _TOTAL = frozenset(("+", "-", "*", "+=", "-=", "*="))  # never raise on numbers
+# Builtin classes whose own operators and comparisons are all in this file (and its tables). Others may do anything.
+_KNOWN: frozenset[type] = frozenset(
+    {object, int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, OrderedDict, defaultdict}
+    | {range, slice, type, type(None), type(NotImplemented), type(Ellipsis), torch.Size, torch.device, BaseException}
+    | {FunctionType, BuiltinFunctionType, MethodType, type(str.join), type(object.__eq__)}
+)
 _UNARY: dict[str, Any] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 _UNARY_NAMES = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
@@ -85,11 +91,11 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value:
         mixed = (a if isinstance(a, FloatValue) else b).combine(vm, op, a, b)  # type: ignore[attr-defined]
         if mixed is not None:
             return mixed  # type: ignore[no-any-return]
-        if (a.is_const() or isinstance(a, FloatValue)) and (b.is_const() or isinstance(b, FloatValue)):
+        if all(isinstance(v, FloatValue) or v.is_const() or varies(v) for v in (a, b)):
             return vm.fold(FUNCTIONS[op], [a, b])
     elif (varies(a) or varies(b)) and (made := symbolic.binary(vm, op, a, b)) is not None:
         return made
-    elif a.is_const() and b.is_const():
+    elif (a.is_const() or varies(a)) and (b.is_const() or varies(b)):
         if isinstance(a, Const) and isinstance(b, Const) and not (a.guarded and b.guarded) and op in _TOTAL:
             if type(a.raw) in _NUMBERS and type(b.raw) in _NUMBERS:
                 a.pytype(vm)
@@ -102,7 +108,7 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value:
             out: Value | None = handler(vm, a, b, op)
             if out is not None:
                 return out
-        if op == "*" and isinstance(b, SequenceValue) and a.is_const():
+        if op == "*" and isinstance(b, SequenceValue) and (a.is_const() or varies(a)):
             return _repeat(vm, b, a, op)
         if isinstance(a, Const) and op == "%" and isinstance(a.raw, str):
             return format_percent(vm, a, b)
@@ -128,8 +134,17 @@ def _by_methods(vm: Tracer, op: str, a: Value, b: Value) -> Value:
     inner = [v.payload if isinstance(v, ObjectValue) and v.payload is not None else v for v in (a, b)]
     if inner[0] is not a or inner[1] is not b:  # of subclasses of builtins, whose own methods these are
         return binary(vm, op, *inner)
+    for method, x, _ in order:
+        _own_operator(vm, x.pytype(vm), method, op)
     what = f"unsupported operand type(s) for {op}: {left.__name__!r} and {right.__name__!r}"
     vm.raise_(TypeError, what)
+
+
+def _own_operator(vm: Tracer, cls: type, method: str, op: str) -> None:
+    """Break where a builtin class has an operator that this file does not know."""
+    found = find(vm, cls, method)
+    if found is not None and not isinstance(found.raw, FunctionType) and found.owner not in _KNOWN:
+        unsupported(f"{op} of a {cls.__name__}")
 
 
 def _try(vm: Tracer, method: str, x: Value, y: Value) -> Value | None:
@@ -261,9 +276,11 @@ def compare(vm: Tracer, op: str, a: Value, b: Value) -> Value:
         try:
             return vm.record(COMPARE[op], [a, b], {})
         except NotConst:
-            if op in ("==", "!="):
+            other = (b if isinstance(a, TensorValue) else a).pytype(vm)
+            own = [find(vm, other, name) for name in ("__eq__", "__ne__")]  # object's __ne__ asks __eq__
+            if op in ("==", "!=") and all(f is not None and f.owner in _KNOWN for f in own):
                 return boolean(op == "!=")
-            unsupported(f"{op} of a tensor and a {b.pytype(vm).__name__}")
+            unsupported(f"{op} of a tensor and a {other.__name__}")
     if isinstance(a, symbolic.SymValue) or isinstance(b, symbolic.SymValue):
         decided = symbolic.compare(vm, op, a, b)
         if decided is not None:
@@ -295,14 +312,13 @@ def compare_floats(vm: Tracer, op: str, a: Value, b: Value) -> Value:
         return boolean(b.compared(vm, COMPARE[op], a.as_const(vm), swapped=True))
     for x, y in ((a, b), (b, a)):
         if isinstance(x, FloatValue) and not isinstance(y, (FloatValue, Const)):
-            if op in ("==", "!="):
-                return boolean(op == "!=")
-            unsupported(f"{op} of a float and a {y.pytype(vm).__name__}")
+            return _compare_by_methods(vm, op, a, b)
     return vm.fold(COMPARE[op], [a, b])
 
 
 def _same_kind(a: SequenceValue, b: SequenceValue) -> bool:
-    return isinstance(a, ListValue) == isinstance(b, ListValue)
+    kinds = [(isinstance(x, ListValue), isinstance(x, DequeValue)) for x in (a, b)]
+    return kinds[0] == kinds[1]
 
 
 def _compare_sequences(vm: Tracer, op: str, a: SequenceValue, b: SequenceValue) -> Value:
@@ -337,6 +353,8 @@ def _compare_by_methods(vm: Tracer, op: str, a: Value, b: Value) -> Value:
             inner, other = getattr(x, "payload", None), getattr(y, "payload", None)
             if inner is not None or other is not None:
                 return compare(vm, which, inner or x, other or y)
+            if found.owner not in _KNOWN and not (isinstance(x, Const) and is_static(x.raw)):
+                unsupported(f"{which} of a {x.pytype(vm).__name__}")
             continue
         out = vm.call_special(x, f"__{_COMPARE_NAMES[which]}__", [y])
         if not (isinstance(out, Const) and out.raw is NotImplemented):

@@ -103,6 +103,23 @@ def protocol_contains(vm: Tracer, v: Value, item: Value) -> bool:
     return False
 
 
+def const_contains(vm: Tracer, v: Const, item: Value) -> bool:
+    """``item in v`` for a constant v: a str, bytes, range or frozenset, an enum's class."""
+    inner = item.payload if isinstance(item, ObjectValue) and item.payload is not None else item
+    try:
+        return vm.fold(_contains, [v, inner]).truth(vm)
+    except NotConst:
+        cls = inner.pytype(vm)
+        own = [find(vm, cls, "__eq__"), find(vm, cls, "__hash__")]
+        if isinstance(v.raw, (range, frozenset)) and all(f is not None and f.owner is object for f in own):
+            return False
+        unsupported(f"a {cls.__name__} in a {type(v.raw).__name__}")
+
+
+def _contains(container: Any, item: Any) -> bool:
+    return item in container
+
+
 def protocol_getitem(vm: Tracer, v: Value, key: Value) -> Value:
     if isinstance(v, Const) and isinstance(v.raw, type):
         return _class_getitem(vm, v, key)
@@ -130,6 +147,8 @@ def protocol_key(vm: Tracer, v: Value) -> Hashable:
         return ObjectKey(vm, v, vm.call_special(v, "__hash__", []).as_const(vm))
     if isinstance(v, ObjectValue) and v.payload is not None and isinstance(v.payload, (Const, TupleValue)):
         return v.payload.key(vm)
+    if hasher.owner is not object and not isinstance(hasher.raw, FunctionType):
+        unsupported(f"a {cls.__name__} as a key")
     return v
 
 

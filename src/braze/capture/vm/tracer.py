@@ -129,6 +129,7 @@ class Tracer:
     protocol_iter = protocols.protocol_iter
     protocol_next = protocols.protocol_next
     protocol_contains = protocols.protocol_contains
+    const_contains = protocols.const_contains
     protocol_getitem = protocols.protocol_getitem
     protocol_key = protocols.protocol_key
     key_value = protocols.key_value

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze.inductor.loops import Extern, Strided
+from braze.ir import spell_operator
 from braze.runtime import host
 from braze.runtime.cpu import host_target
 from braze.runtime.packed import available
@@ -64,7 +65,7 @@ def binding(target: Any) -> tuple[Any, str | None, bool]:
         return getattr(torch, name), f"torch.{name}", trusted
     if name in GUARDED and overload == "default":
         return GUARDED[name], GUARDED[name].__name__, trusted
-    return target, f"torch.ops.{target._schema.name.replace('::', '.')}.{overload}", trusted
+    return target, spell_operator(target), trusted
 
 
 def _second_routine(e: Extern) -> bool:

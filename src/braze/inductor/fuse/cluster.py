@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from braze.autograd.schema import draws
 from braze.inductor.loops import Buffer, Load
 from braze.inductor.loops.ref import remap
 from braze.ir import Expr, IntLike, Symbol, substitute, symbols
@@ -120,6 +121,7 @@ class Clusters:
         self.analysis = analysis
         self.at: list[Cluster | None] = [None] * len(analysis.ops)
         self.live: dict[int, Cluster] = {}
+        self.drawn: Cluster | None = None  # the last that draws from torch's generator
 
     def add(self, op: Op) -> Cluster:
         """A cluster of one op. Ops come in program order; free ops get none and count as part of their readers."""
@@ -129,14 +131,21 @@ class Clusters:
             o = owner.get(b)
             if o is None:
                 continue
-            p = self.at[o.id]
-            if p is not None:
-                c.preds.add(p.id)
-                p.succs.add(c.id)
-                c.anc |= p.anc | p.bits
+            self._after(c, self.at[o.id])
+        if op.extern is not None and draws(op.extern.target):  # what a draw gives depends on those before it
+            self._after(c, self.drawn)
+            self.drawn = c
         self.at[op.id] = c
         self.live[c.id] = c
         return c
+
+    @staticmethod
+    def _after(c: Cluster, p: Cluster | None) -> None:
+        """A new cluster that must run after an earlier one."""
+        if p is not None:
+            c.preds.add(p.id)
+            p.succs.add(c.id)
+            c.anc |= p.anc | p.bits
 
     def find(self, id: int) -> Cluster:
         c = self.at[id]

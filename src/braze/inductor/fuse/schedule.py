@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from braze.inductor.loops import Buffer, Kernel, Step
+from braze.autograd.schema import draws
+from braze.inductor.loops import Buffer, Extern, Kernel, Step
 from braze.inductor.loops.interpret import buffers_in
 
 
@@ -48,16 +49,23 @@ def order(steps: list[tuple[int, Step]]) -> list[Step]:
 
 
 def needs_of(steps: list[tuple[int, Step]]) -> list[list[int]]:
-    """For each step the steps that must run before it, by position."""
+    """For each step the steps that must run before it, by position. Draws from torch's generator keep their order."""
     writers: dict[Buffer, list[int]] = {}
+    drawing = []
     for k, (_, s) in enumerate(steps):
         for b in writes_of(s):
             writers.setdefault(b, []).append(k)
+        if isinstance(s, Extern) and draws(s.target):
+            drawing.append(k)
+    drawing.sort(key=lambda k: steps[k][0])
+    before = dict(zip(drawing[1:], drawing))
     out = []
     for k, (_, s) in enumerate(steps):
         need = {w for b in reads_of(s) for w in writers.get(b, ())} - {k}
         for b in writes_of(s):
             earlier = writers[b]
             need.update(earlier[: earlier.index(k)])
+        if k in before:
+            need.add(before[k])
         out.append(sorted(need, key=lambda w: steps[w][0]))
     return out

@@ -288,7 +288,17 @@ def context_get(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
         return v
     if len(args) > 1:
         return args[1]
-    vm.raise_values(LookupError, [args[0]])
+    var = _context_var(vm, args[0])
+    try:
+        default = _default_of(var)
+    except LookupError:
+        vm.raise_values(LookupError, [args[0]])
+    return vm.wrap(default, vm.sources.const(var, var.name).call(_default_of, "default of {}"))
+
+
+def _default_of(var: Any) -> Any:
+    """What the variable was made with; LookupError without."""
+    return contextvars.Context().run(var.get)
 
 
 @simple(contextvars.ContextVar.set)

@@ -180,9 +180,7 @@ class Const(Value):
         return out
 
     def contains(self, vm: Tracer, item: Value) -> bool:
-        if not item.is_const() and not isinstance(item, Const):
-            return False
-        return vm.fold(lambda o, i: i in o, [self, item]).truth(vm)
+        return vm.const_contains(self, item)
 
     def iterate(self, vm: Tracer) -> Value:
         return vm.wrap_iterable(self)

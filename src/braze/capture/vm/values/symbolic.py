@@ -126,6 +126,8 @@ _BINARY: dict[str, Callable[[Any, IntLike, IntLike], IntLike | None]] = {
 def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
     """``a op b`` with a symbolic integer among them; None where that has no symbolic form."""
     op = op.removesuffix("=")
+    if op in _LATER and _total(vm, op, a, b):
+        return Derived(_LATER[op](a.raw, b.raw), _LATER[op], [a, b])  # type: ignore[attr-defined, list-item]
     if op == "/" or any(isinstance(v, Const) and type(v.raw) is float for v in (a, b)):
         return _float(vm, op, a, b)
     row = _BINARY.get(op)
@@ -137,6 +139,22 @@ def binary(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
     return None if out is None else value_of(vm, out)
 
 
+_LATER: dict[str, Callable[[Any, Any], Any]] = {
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+}
+
+
+def _total(vm: Tracer, op: str, a: Value, b: Value) -> bool:
+    """Whether bit arithmetic of two ints gives an int for all their values, so that it may be done after the graph."""
+    if not all(isinstance(v, Const) and type(v.raw) in (int, bool) for v in (a, b)):
+        return False
+    return op not in ("<<", ">>") or not varies(b) and 0 <= b.as_const(vm) < 64
+
+
 def _float(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
     """Arithmetic that gives a float: computed by the graph, so that the size stays symbolic."""
     function = ARITHMETIC.get(op)
@@ -144,12 +162,19 @@ def _float(vm: Tracer, op: str, a: Value, b: Value) -> Value | None:
         return None
     if op == "/" and not b.truth(vm):
         return None
-    if op == "**" and not (isinstance(a, SymValue) and vm.sizes("<", 0, a.expr(vm))):
+    if op == "**" and not _powered(vm, a, b):
         return None
     for v in (a, b):
         if not isinstance(v, SymValue):
             v.as_const(vm)
     return FloatValue(function=function, args=(a, b))
+
+
+def _powered(vm: Tracer, a: Value, b: Value) -> bool:
+    """Whether ``a ** b`` is a float and raises nothing: of a positive size, or of a decay to a size's power."""
+    if isinstance(a, SymValue):
+        return vm.sizes("<", 0, a.expr(vm))
+    return isinstance(b, SymValue) and 0 < a.as_const(vm) <= 1 and vm.sizes("<=", 0, b.expr(vm))
 
 
 def to_float(vm: Tracer, a: SymValue) -> Value:
