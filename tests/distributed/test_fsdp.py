@@ -44,8 +44,7 @@ def test_distributed_checkpoint(ranks2: Ranks, tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", list(PLANS))
 def test_tensor_parallel_runs_with_reasons(ranks2: Ranks, plan: str, bf16: bool) -> None:
     for reasons, calls in ranks2.run("fsdp_cases", "tensor_parallel_equals_eager", plan=plan, bf16=bf16, sharded=False):
-        assert any("DTensor" in r or "torch.distributed" in r for r in reasons), reasons
-        assert calls >= 1, "what lies between the parallel layers is compiled"
+        assert not reasons and calls >= 10, reasons
 
 
 @pytest.mark.parametrize("plan", list(PLANS))

@@ -46,4 +46,6 @@ if torch.distributed.is_available():
     _ops = getattr(torch.ops, NAMESPACE)
     HANDLERS.update({functional_op(name): _collective for name in FUNCTIONAL if hasattr(_ops, name)})
     HANDLERS[_ops.wait_tensor.default] = _wait
+    if hasattr(_ops, "_wrap_tensor_autograd"):  # which waits at the first use, in later versions
+        HANDLERS[_ops._wrap_tensor_autograd.default] = _wait
     HANDLERS.update({getattr(_ops, name).default: _refused for name in _REFUSED.split() if hasattr(_ops, name)})

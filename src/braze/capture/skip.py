@@ -67,12 +67,22 @@ def _eager_optimizers() -> tuple[str, ...]:
     return tuple(os.path.realpath(root / name) for name in ("lbfgs.py", "sparse_adam.py", "_functional.py"))
 
 
+@functools.cache
+def _tensor_parallel() -> tuple[str, ...]:
+    """What ``parallelize_module`` hangs on modules: hooks that move between local tensors and DTensors."""
+    root = Path(torch.__file__).parent / "distributed" / "tensor"
+    return tuple(os.path.realpath(root / name) for name in ("_api.py", "parallel/style.py"))
+
+
 @functools.lru_cache(maxsize=4096)
 def wrapper_file(filename: str) -> bool:
     """Whether this is code of DDP, FSDP or DTensor, which runs collectives and changes its own state around the user's
     modules, of a transform of ``torch.func``, or of an optimizer that stays eager. It stays Python; the frames that
     DDP's kind calls are captured."""
-    return not filename.startswith("<") and os.path.realpath(filename).startswith(_wrappers())
+    if filename.startswith("<"):
+        return False
+    path = os.path.realpath(filename)
+    return path.startswith(_wrappers()) and path not in _tensor_parallel()
 
 
 def skip_reason(code: CodeType) -> str | None:

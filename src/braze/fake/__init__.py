@@ -16,6 +16,7 @@ raises, never baked in silently. Shape rules are a table (``rules/``) of pure fu
 from . import rules as rules
 from .mode import FakeMode, forget, rule_for
 from .registry import RULES, DataDependent, find_rule, register, rule
+from .sharded import is_sharded
 from .tensor import FakeTensor, fake_from, fake_like, type_of, with_history
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "fake_like",
     "find_rule",
     "forget",
+    "is_sharded",
     "register",
     "rule",
     "rule_for",

@@ -19,6 +19,7 @@ from .layout import contiguous
 from .questions import FORGETTERS, ONE_TRACE, Undecided, answered, called, forget_answers
 from .refused import trial_of
 from .registry import Rule, find_rule
+from .sharded import left_to
 from .symint import Decide, refuse, to_expr, to_static, to_symint
 from .tensor import FakeTensor, wrap
 
@@ -167,6 +168,8 @@ class FakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._lock.release()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (len(types) > 1 or types and types[0] is not FakeTensor) and left_to(types, func):
+            return NotImplemented
         plan = _PLANS.get(func)
         if plan is None:
             query = _QUERIES.get(func._schema.name)

@@ -23,6 +23,7 @@ from .registry import (
     CODE_HANDLERS,
     HANDLERS,
     NAMED,
+    PLACEMENTS,
     PURE_TYPES,
     handler_of,
     is_pure,
@@ -340,7 +341,7 @@ def construct(vm: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]
 
 def construct_plain(vm: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value], value: ClassValue) -> Value:
     """``type.__call__(cls, ...)``."""
-    if is_pure(cls):
+    if is_pure(cls) or cls.__module__ == PLACEMENTS:
         try:
             return fold(vm, cls, args, kwargs)
         except NotConst:

@@ -103,6 +103,10 @@ class Guards:
         text = f"{'an' if wanted else 'no'} instance of {cls.__qualname__}"
         self.set.add(Custom(source, _Instance(cls, wanted), text))
 
+    def custom(self, source: Source, check: Any, text: str) -> None:
+        """``check(value)`` is true."""
+        self.set.add(Custom(source, check, text))
+
     def class_lacks(self, source: Source, name: str) -> None:
         """Neither the class at the source nor its bases have the attribute."""
         self.set.add(ClassLacks(source, name))

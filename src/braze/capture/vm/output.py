@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -11,12 +11,14 @@ import torch
 
 from braze.capture.emit import INPUTS, Emitter
 from braze.capture.guards import GuardSet
+from braze.capture.sharded_forms import local_part
 from braze.capture.source import Source
 from braze.events import SizeNote
 from braze.fake import FakeMode, fake_like
 from braze.ir import Graph, Loc, TensorType
 from braze.ir.decisions import settle
 
+from .handlers.sharded import local_outputs
 from .rebuild import OUTPUTS, Rebuilder
 from .record import unflagged
 from .signals import Restart, Unfinished, unsupported
@@ -88,7 +90,9 @@ class Writer:
         if any(v.node(vm) in rb.outputs for v in vm.hooked):
             vm.plan.refused.add("register_hook")  # who asks for its gradient outside gets what the hook makes of it
             raise Restart
-        vm.graph.outputs = tuple(rb.outputs)
+        with FakeMode(lift=fake_like, decide=vm.sizes):
+            outputs, self.whole = local_outputs(vm, list(rb.outputs))
+        vm.graph.outputs = tuple(outputs)
         for v in vm.inputs:
             assert v.source is not None
             rb.read(v.source)
@@ -118,6 +122,9 @@ class Writer:
             floats = [i for i, v in enumerate(vm.inputs) if v in vm.float_inputs]
             flagged = [i for i, v in enumerate(vm.inputs) if v in vm.flagged_inputs]
             out = _made_of(out, unflagged, flagged) if flagged else out
+            sharded = [i for i, v in enumerate(vm.inputs) if v in vm.sharded_inputs]
+            out = _made_of(out, local_part, sharded) if sharded else out
+            out = _made_whole(out, self.whole) if self.whole else out
             return _made_of(out, _as_tensor, floats) if floats else out
 
         e.callee_const(compiled)
@@ -167,6 +174,15 @@ def _made_of(compiled: Callable[..., Any], make: Callable[[Any], Any], where: li
         for i in where:
             given[i] = make(given[i])
         return compiled(*given)
+
+    return call
+
+
+def _made_whole(compiled: Callable[..., Any], whole: Mapping[int, Callable[[Any], Any]]) -> Callable[..., Any]:
+    """The compiled graph, of whose outputs these are made DTensors."""
+
+    def call(*inputs: Any) -> Any:
+        return tuple([whole[k](x) if k in whole else x for k, x in enumerate(compiled(*inputs))])
 
     return call
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from braze.errors import Unsupported
-from braze.fake import DataDependent, FakeTensor, fake_from, type_of, with_history
+from braze.fake import DataDependent, FakeTensor, fake_from, is_sharded, type_of, with_history
 from braze.fake import fake_like as fake_like_real
 from braze.fake.symint import to_symint
 from braze.ir import Node, TensorType
@@ -164,6 +164,11 @@ def _items(vm: Tracer, node: Node, out: Any) -> Value:
 
 def new_tensor(vm: Tracer, node: Node, out: torch.Tensor) -> TensorValue:
     """The value of a new tensor of the graph."""
+    if is_sharded(out):
+        vm.sharded[node] = out
+        v = TensorValue(node, cast(FakeTensor, out), type(out))
+        vm.by_fake[id(out)] = v
+        return v
     fake = out if isinstance(out, FakeTensor) else fake_from(type_of(out))
     v = TensorValue(node, fake)
     vm.by_fake[id(fake)] = v
@@ -172,10 +177,14 @@ def new_tensor(vm: Tracer, node: Node, out: torch.Tensor) -> TensorValue:
 
 def add_input(vm: Tracer, v: TensorValue) -> None:
     """Make an existing tensor an input of the graph."""
+    from .handlers.sharded import add_sharded
+
     raw, source = v.raw, v.source
     assert raw is not None and source is not None
     if raw.layout is torch.strided and (raw.is_conj() or raw.is_neg()):
         return add_flagged(vm, v, raw, source)
+    if is_sharded(raw):
+        return add_sharded(vm, v)
     if type(raw) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         unsupported(f"an input of the tensor subclass {type(raw).__name__}")
     leaf = is_leaf(raw)
@@ -193,7 +202,7 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
     if not leaf and not raw.is_inference():
         fake = with_history(fake)
         vm.by_fake[id(fake)] = v
-    v._fake, v._node = fake, vm.graph.input(_input_name(source.name()), t)
+    v._fake, v._node = fake, vm.graph.input(input_name(source.name()), t)
     vm.inputs.append(v)
 
 
@@ -217,7 +226,7 @@ def add_flagged(vm: Tracer, v: TensorValue, raw: torch.Tensor, source: Source) -
         plain = unflagged(raw)
     vm.guards.tensor(source, raw, tuple(raw.shape), raw.stride())
     t = type_of(fake_like_real(plain))
-    node = vm.graph.input(_input_name(source.name()), t)
+    node = vm.graph.input(input_name(source.name()), t)
     fake: Any = fake_from(t)
     vm.inputs.append(TensorValue(node, fake, raw=plain, source=source))
     vm.flagged_inputs.append(vm.inputs[-1])
@@ -243,14 +252,14 @@ def add_float(vm: Tracer, v: FloatValue) -> TensorValue:
     assert v.source is not None and v.raw is not None
     vm.guards.type_(v.source, float)
     t = TensorType((), (), torch.float64, torch.device("cpu"))
-    node = vm.graph.input(_input_name(v.source.name()), t)
+    node = vm.graph.input(input_name(v.source.name()), t)
     out = TensorValue(node, fake_from(t), raw=torch.tensor(v.raw, dtype=torch.float64), source=v.source)
     vm.inputs.append(out)
     vm.float_inputs.append(out)
     return out
 
 
-def _input_name(text: str) -> str:
+def input_name(text: str) -> str:
     """An identifier that reads like the source: ``self.layer[0].weight`` -> ``layer_0_weight``."""
     name = text.removeprefix("self.").replace("[", "_").replace("]", "").replace(".", "_")
     return "".join(c for c in name if c.isalnum() or c == "_").strip("_")[-60:] or "x"
@@ -258,10 +267,13 @@ def _input_name(text: str) -> str:
 
 def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
     """An attribute of a tensor: facts are constants, tensors (``.T``, ``.grad``) are calls, methods are bound."""
+    from .handlers.sharded import attribute as sharded_attribute
     from .handlers.tensors import FACTS, VIEWS
 
     if v.sets_data is not None and name not in ("grad", "requires_grad"):
         unsupported(_REPLACED)
+    if v.cls.__name__ == "DTensor" and (known := sharded_attribute(vm, v, name)) is not None:
+        return known
     fact = FACTS.get(name)
     if name == "is_leaf" and v.raw is not None:
         leaf = is_leaf(v.raw)
@@ -277,6 +289,8 @@ def tensor_get(vm: Tracer, v: TensorValue, name: str) -> Value:
 def tensor_set(vm: Tracer, v: TensorValue, name: str, value: Value) -> None:
     from .handlers.gradients import set_data, set_grad, set_requires_grad
 
+    if v.cls.__name__ == "DTensor":
+        unsupported(f"assigning to the attribute {name!r} of a DTensor")
     if name == "data" and isinstance(value, TensorValue) and value.data_of is v:
         mine, theirs = type_of(v.fake(vm)), type_of(value.fake(vm))
         if (mine.sizes, mine.strides) == (theirs.sizes, theirs.strides):

@@ -181,6 +181,9 @@ def is_torch_c(function: Any) -> bool:
     return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 
 
+PLACEMENTS = "torch.distributed.tensor.placement_types"
+"""The module of immutable classes that say how a DTensor is divided."""
+
 PURE_TYPES: set[type] = set(
     {int, float, bool, complex, str, bytes, tuple, frozenset, range, slice, type(None), type(Ellipsis)}
     | {torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, object}

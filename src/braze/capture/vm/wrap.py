@@ -32,7 +32,7 @@ from braze.fake.symint import to_expr
 
 from .attributes import find
 from .guarding import Frozen
-from .registry import is_static, trusted_module
+from .registry import PLACEMENTS, is_static, trusted_module
 from .signals import unsupported
 from .values.base import FALSE, NONE, TRUE, Const, Value
 from .values.existing import KINDS, ExistingIterator, readable
@@ -306,6 +306,8 @@ def _kernel(vm: Tracer, raw: Any, source: Source | None) -> Value:
 def _by_base(raw: Any) -> Wrapper:
     if type(raw).__module__.startswith("triton.") and is_kernel(raw):
         return _kernel
+    if type(raw).__module__ == PLACEMENTS:
+        return _const
     for base, maker in _BASES:
         if isinstance(raw, base):
             return maker

@@ -1,0 +1,52 @@
+"""``parallelize_module`` and DTensors in compiled functions: one graph, eager's values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import Ranks
+from tensor_parallel_cases import FUNCTIONS, PLANS
+
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("plan", list(PLANS))
+def test_a_decoder_trains_in_one_graph(ranks2: Ranks, plan: str, bf16: bool) -> None:
+    for collectives in ranks2.run("tensor_parallel_cases", "decoder", plan=plan, bf16=bf16, checkpointed=False):
+        expected = ["all_reduce"] if plan == "replicated" else ["all_gather_into_tensor", "reduce_scatter_tensor"]
+        assert set(expected) <= set(collectives), collectives
+
+
+@pytest.mark.parametrize("plan", list(PLANS))
+def test_with_activation_checkpoints(ranks2: Ranks, plan: str) -> None:
+    ranks2.run("tensor_parallel_cases", "decoder", plan=plan, bf16=False, checkpointed=True)
+
+
+@slow
+@pytest.mark.parametrize("plan", list(PLANS))
+def test_on_four_ranks(ranks4: Ranks, plan: str) -> None:
+    ranks4.run("tensor_parallel_cases", "decoder", plan=plan, bf16=False, checkpointed=False)
+
+
+@pytest.mark.parametrize("differentiate", [False, True], ids=["values", "gradients"])
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_functions_of_dtensors(ranks2: Ranks, name: str, differentiate: bool) -> None:
+    graphs = ranks2.run("tensor_parallel_cases", "function_equals_eager", name=name, differentiate=differentiate)
+    assert graphs == ([2, 2] if name == "broken" else [1, 1])
+
+
+def test_placements_are_guarded(ranks2: Ranks) -> None:
+    assert ranks2.run("tensor_parallel_cases", "placements_are_guarded") == [3, 3]
+
+
+def test_batches_of_different_sizes(ranks2: Ranks) -> None:
+    ranks2.run("tensor_parallel_cases", "batches_of_different_sizes")
+
+
+def test_dtensors_leave_a_module(ranks2: Ranks) -> None:
+    ranks2.run("tensor_parallel_cases", "output_layouts")
+
+
+def test_random_numbers_in_a_dtensor_break_with_a_reason(ranks2: Ranks) -> None:
+    for reasons in ranks2.run("tensor_parallel_cases", "dropout_breaks"):
+        assert any("DTensor" in r for r in reasons), reasons
