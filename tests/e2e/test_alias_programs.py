@@ -163,6 +163,16 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return x0.sin(), v[...], v\n",
         [0], [0], True, True, {},
     ),
+    "a part of an unsafe split, and what is detached of it first": (
+        "def program(x0):\n    v = torch.unsafe_chunk(x0, 2)[0]\n"
+        "    return v.view(torch.int32).view(torch.float32), v.detach(), v\n",
+        [0], [0], True, False, {},
+    ),
+    "a view without gradients of what was detached and got a history": (
+        "def program(x0):\n    v = x0.detach()\n    v[torch.tensor([0])] = x0.min()\n"
+        "    with torch.no_grad(): w = v[:1]\n    return w,\n",
+        [0], [0], True, False, {},
+    ),
     "an _unsafe_view of an input": (
         "def program(x0):\n    v = torch.ops.aten._unsafe_view(x0, [-1])\n    return v,\n",
         [2], [0], False, True, {},

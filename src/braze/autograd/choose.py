@@ -13,10 +13,9 @@ to be computed from the first layer on).  Views are free; they are not saved, be
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
@@ -24,9 +23,11 @@ from .checkpoints import keep, sealed
 from .costs import DRAW_ON_GPU, RECOMPUTE, Kind, kind_of
 from .flow import INFINITE, Network
 from .rewrite import operands
+from .schedule import peak_bytes
 from .unalias import storage_root
 
 MEMORY = 2.0
+STEPS = 16  # choices between two, by the memory budget
 SMALL = 512  # bytes; below, saving costs a constant
 
 
@@ -48,6 +49,8 @@ class Plan:
     needed: set[Node] = field(default_factory=set)  # values that a library call of the backward reads
     drawn: set[Node] = field(default_factory=set)  # random numbers, and what is made of them alone
     sealed: set[Node] = field(default_factory=set)  # early values inside of an activation checkpoint: never saved
+    results: list[Node] = field(default_factory=list)  # what the forward returns to the user
+    ends: list[Node] = field(default_factory=list)  # the gradients
 
     def shrinks(self, node: Node) -> bool:
         """Whether a node is a view of fewer elements than its memory has."""
@@ -92,6 +95,7 @@ def study(
     plan = Plan(graph, primal_index, late, early, [n for n in graph.nodes if n in demanded], overwritten)
     plan.kinds = {n: kind_of(n) for n in reads}
     plan.users = users
+    plan.results, plan.ends = nodes_in(outputs), nodes_in(gradients)
     _mark_kept(plan, reads)
     _mark_stored(plan, set(nodes_in(outputs)))
     plan.sealed = sealed(plan, set(nodes_in(outputs)))
@@ -231,40 +235,37 @@ def _drawn_in_rows(plan: Plan, draw: Node) -> bool:
 
 def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
     """The values to save, in the graph's order. Below a budget of 1.0, values are computed again that otherwise would
-    not be, until at most that share of the bytes is saved or nothing more can be done."""
+    not be, until at most that share of the bytes is saved or nothing more can be done: of the choices on the way the
+    one with the lowest peak, so that a lower budget never has a higher one."""
     base = _cut(plan, MEMORY, RECOMPUTE, plan.kept)
     if budget >= 1.0:
         return base
     target = budget * saved_bytes(plan, base)
-    saved = _cut(plan, 8.0, RECOMPUTE, plan.kept)
-    if saved_bytes(plan, saved) <= target:
-        return saved
+    sizes = {n: nbytes(n) for n in plan.graph.nodes}
+    best, lowest = base, peak_bytes(plan, base, sizes)
+    for saved in _leaner(plan, base):
+        peak = peak_bytes(plan, saved, sizes)
+        size = saved_bytes(plan, saved)
+        if peak <= lowest and size <= saved_bytes(plan, best):
+            best, lowest = saved, peak
+        if size <= target:
+            break
+    return best
+
+
+def _leaner(plan: Plan, base: list[Node]) -> Iterator[list[Node]]:
+    """Choices that save less and less than ``base``. Between two of them more and more values are computed again that
+    the first saves and the second does not, spread over the graph, so that few follow from one another: every second
+    block of a residual network."""
+    yield _cut(plan, 8.0, RECOMPUTE, plan.kept)
     reductions = {**RECOMPUTE, Kind.REDUCE: 2.0}
     for memory in (8.0, 64.0):
-        cut = partial(_cut, plan, memory, reductions)
-        saved = cut(frozenset())
-        if saved_bytes(plan, saved) <= target:
-            return _some_again(plan, base, saved, target, cut)
-    return saved
-
-
-def _some_again(
-    plan: Plan, base: list[Node], most: list[Node], target: float, cut: Callable[[AbstractSet[Node]], list[Node]]
-) -> list[Node]:
-    """Between two choices: as few values computed again that ``base`` saves and ``most`` does not as the target allows.
-    They are spread over the graph, so that few follow from one another: every second block of a residual network."""
-    final = set(most)
-    loose = [n for n in base if n not in final]
-    low, high = 0, len(loose)  # with ``high`` of them computed again the target is met
-    while low < high:
-        count = (low + high) // 2
-        held = {n for i, n in enumerate(loose) if (i + 1) * count // len(loose) == i * count // len(loose)}
-        saved = cut(held)
-        if saved_bytes(plan, saved) <= target:
-            most, high = saved, count
-        else:
-            low = count + 1
-    return most
+        final = set(_cut(plan, memory, reductions, frozenset()))
+        loose = [n for n in base if n not in final]
+        counts = sorted({round(len(loose) * k / STEPS) for k in range(1, STEPS + 1)} - {0})
+        for count in counts:
+            held = {n for i, n in enumerate(loose) if (i + 1) * count // len(loose) == i * count // len(loose)}
+            yield _cut(plan, memory, reductions, held)
 
 
 def recomputed(plan: Plan, saved: list[Node]) -> float:

@@ -322,8 +322,11 @@ def _replayable(o: FakeTensor, source: FakeTensor) -> bool:
 
     Unsupported for an alias with a history of its own (a detached view that was written to).
     """
-    if not o.requires_grad or not _tracked(o):
+    if not o.requires_grad:
         return True
+    if not _tracked(o):
+        owner: Any = o._base
+        return owner is source or _replayable(owner, source)
     end, at = source.grad_fn, o.grad_fn
     views = len(_line(o))
     while at is not None and views >= 0:  # more functions than views: it was written to, apart from its source

@@ -9,7 +9,7 @@ Which values cross is a minimum cut (``choose.py``); this file builds the graphs
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from .joint import Joint
 from .norms import split_norms
 from .pack import gaps, packed, unpacked
 from .rewrite import build, operands, replaced, substituted
+from .schedule import backward_order
 from .schema import draws
 from .simplify import simplify
 from .unalias import storage_root, unalias, unalias_gradients
@@ -231,7 +232,7 @@ def _backward(
     inputs = [_as_input(v, stored.get(v, v).val) for v in saved] + list(tangents)
     env = dict(zip(saved, inputs))
     packs = {v: unpack for v, x in zip(saved, inputs) if (unpack := unpacked(v, x)) is not None}
-    order = _schedule(plan, set(saved), set(tangents), packs, nodes_in(gradients))
+    order = backward_order(plan, set(saved), packs)
     nodes = []
     for n in order:
         if n in packs:
@@ -242,34 +243,6 @@ def _backward(
                 env[n] = new
         nodes.append(new)
     return unalias_gradients(build("backward", inputs, nodes, substituted(tuple(gradients), env)), len(saved))
-
-
-def _schedule(
-    plan: Plan, saved: set[Node], tangents: set[Node], packs: Container[Node], ends: list[Node]
-) -> list[Node]:
-    """What the backward computes, in order; packed saved values stand for their unpacking."""
-    order: list[Node] = []
-    done = {v for v in saved if v not in packs} | tangents
-
-    def need(n: Node) -> None:
-        stack = [n]
-        while stack:
-            at = stack[-1]
-            missing = [] if at in done or at in saved else [a for a in operands(at) if a not in done]
-            if missing:
-                stack.extend(reversed(missing))
-                continue
-            stack.pop()
-            if at not in done:
-                done.add(at)
-                order.append(at)
-
-    for n in plan.graph.nodes:
-        if n in plan.late and n.op == "call":
-            need(n)
-    for g in ends:
-        need(g)
-    return order
 
 
 def _as_input(node: Node, val: Any) -> Node:

@@ -235,17 +235,20 @@ def _finisher(signature: Signature) -> Callable[[Tensors, Tensors], Outputs] | N
         return None
 
     symbolic = any(_symbolic(s) for s in specs)
+    # what several outputs are views of is made for one that requires grad, and what is the same as another comes last
+    order = sorted(range(len(specs)), key=lambda i: (specs[i].kind == "output", not specs[i].requires_grad))
 
     def finish(inputs: Tensors, results: Tensors) -> Outputs:
         now = specs
         if symbolic:
             env = _sizes_now(signature, inputs)
             now = tuple([_at_sizes(s, env) for s in specs])
-        outs: list[Any] = []
+        outs: list[Any] = [None] * len(now)
         detached: dict[int, Any] = {}
-        for s in now:
+        for i in order:
+            s = now[i]
             out = outs[s.index] if s.kind == "output" else _output(s, inputs, results, detached)
-            outs.append(_UsedUp.mark(out) if s.freed else out)
+            outs[i] = _UsedUp.mark(out) if s.freed else out
         return tuple(outs)
 
     return finish
@@ -276,20 +279,22 @@ def _output(spec: OutputSpec, inputs: Tensors, results: Tensors, detached: dict[
         return spec.value
     x = inputs[spec.index] if spec.kind == "input" else results[spec.index]
     if spec.views:
-        if not spec.requires_grad and x.requires_grad:
-            x = x.detach()
-        views = spec.views
         done = 0
         for number, steps in spec.shared:
             if number not in detached:
-                detached[number] = _replay(views[done:steps], x)
+                detached[number] = _replay(spec.views[done:steps], _as_wanted(spec, x))
             x, done = detached[number], steps
-        views = views[done:]
+        views = spec.views[done:]
         if spec.no_grad:
             with torch.no_grad():
                 return _replay(views, x)
-        return _replay(views, x)
+        return _replay(views, _as_wanted(spec, x)) if views else x
     return x
+
+
+def _as_wanted(spec: OutputSpec, x: Any) -> Any:
+    """What the views of an output are taken of."""
+    return x.detach() if x.requires_grad and not spec.requires_grad else x
 
 
 def _replay(views: tuple[ViewStep, ...], x: Any) -> Any:
