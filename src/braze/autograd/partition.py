@@ -30,7 +30,6 @@ from .schedule import backward_order
 from .schema import draws
 from .simplify import simplify
 from .unalias import storage_root, unalias, unalias_gradients
-from .wide import wide_products
 
 BUDGETS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
@@ -73,7 +72,7 @@ def _simplified(joint: Joint) -> Graph:
     graph = eliminate_common_subexpressions(simplify(eliminate_dead_code(joint.graph)))
     if joint.tangents:
         graph = eliminate_common_subexpressions(split_norms(graph))
-    return wide_products(eliminate_dead_code(graph))
+    return eliminate_dead_code(graph)
 
 
 @dataclass(frozen=True)

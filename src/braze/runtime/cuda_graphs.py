@@ -35,6 +35,7 @@ import torch
 from braze.ir import Signature
 
 from .batched import saved_again
+from .cuda_memory import apart, drop_workspaces, growing
 
 MOST_RECORDINGS = 4  # simultaneous sets of saved tensors
 MOST_ATTEMPTS = 8  # recordings of one pair, also those thrown away
@@ -78,22 +79,16 @@ class Cuda:
         if self.stream is None:
             self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
-            out = fn()
+        with growing():
+            drop_workspaces()
+            with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
+                out = fn()
+            drop_workspaces()
         return graph, out
 
     def warm_up(self, fn: Callable[[], Any]) -> Any:
-        """Run ``fn`` with a memory pool of its own, which is given back as its tensors go: when a recording begins."""
-        begin = getattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool", None)
-        if begin is None:
-            return fn()
-        index, pool = torch.cuda.current_device(), torch.cuda.graph_pool_handle()
-        begin(index, pool)
-        try:
-            return fn()
-        finally:
-            torch._C._cuda_endAllocateToPool(index, pool)  # type: ignore[attr-defined]
-            torch._C._cuda_releasePool(index, pool)  # type: ignore[attr-defined]
+        """Run ``fn`` with memory apart."""
+        return apart(fn)
 
     def alias(self, x: torch.Tensor) -> torch.Tensor:
         """A tensor over the same memory that does not own it (``x`` itself where it lies elsewhere)."""

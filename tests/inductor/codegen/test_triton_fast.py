@@ -130,6 +130,27 @@ def test_softmax(dtype: torch.dtype, n: int, triton_run: Interpreter) -> None:
     assert bool((error <= (step + 2e-5) * want[inside] + least).all())
 
 
+@pytest.mark.parametrize("n", [100, 17000])
+@pytest.mark.parametrize("given", [BF16, F32], ids=str)
+def test_logarithm_of_a_sum(given: torch.dtype, n: int, triton_run: Interpreter) -> None:
+    """Of exponentials below 1 of 16-bit values: short, in 32 bits too. Of 32-bit values: exact."""
+    k = Body({"i": 4}, {"j": n})
+    x, y = k.buffer("x", (4, n), given), k.buffer("y", (4,), F32)
+    v = k.load(x, k["i"], k["j"])
+    most = k.fold("max", v)
+    total = k.fold("sum", k.compute("exp", k.compute("sub", v, most)))
+    k.store(y, (k["i"],), k.compute("add", k.compute("log", total), most))
+    made = emit_triton(k.kernel("k"))
+    assert ("fast_expf(" in made.code.source) == (given is BF16)
+    data = (torch.randn(4, n) * 3).to(given)
+    data[1], data[2, 1:], data[3, 5] = float("-inf"), -40.0, float("inf")
+    out = torch.zeros(4)
+    triton_run.run(made, {b: data if b.name == "x" else out for b in made.buffers})
+    want = torch.logsumexp(data[[0, 2]].double(), 1)
+    assert bool(((out[[0, 2]] - want).abs() <= 2e-6 * want.abs().clamp(min=1)).all())
+    assert bool(out[[1, 3]].isnan().all())  # exp(-inf - -inf), exp(inf - inf)
+
+
 def test_another_use_counts() -> None:
     """The same value, stored in 16 and in 32 bits."""
     k = Body({"i": 64})

@@ -128,7 +128,6 @@ def efficient_backward(
 
 
 STAND_INS = {
-    "aten.mm.dtype": lambda a, b, dtype: torch.mm(a.to(dtype), b.to(dtype)),
     "aten._scaled_dot_product_flash_attention.default": flash,
     "aten._scaled_dot_product_flash_attention_backward.default": flash_backward,
     "aten._scaled_dot_product_efficient_attention.default": efficient,
