@@ -28,18 +28,15 @@ def test_every_form_of_tile() -> None:
         p = x.double() @ w.double()
         wants = {"mm": p, "silu": F.silu(p)}
         kernel = big(m, n, k, BF16)
-        waiting = {
-            t: (e := emit_product(kernel, t, H200), load_later(e.code, 0, Config.from_env()))
-            for t in FORMS
-            if not t.descriptors
-        }
+        waiting = {t: (e := emit_product(kernel, t, H200), load_later(e.code, 0, Config.from_env())) for t in FORMS}
         for tile, (made, wait) in waiting.items():
             run = wait(120.0)
             assert run is not None, tile
             memory: dict[Any, torch.Tensor] = {}
             for b in made.buffers:
                 known = {"x": x, "w": w}.get(b.name[0])
-                memory[b] = torch.full((m, n), float("nan"), dtype=BF16, device="cuda") if known is None else known
+                new = torch.full((m, n), float("nan"), dtype=b.type.dtype, device="cuda")
+                memory[b] = new if known is None else known
             run(*(memory[b] for b in made.buffers))
             outs = [t for b, t in memory.items() if b in kernel.writes]
             assert len(outs) == 2

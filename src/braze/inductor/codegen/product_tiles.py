@@ -72,8 +72,6 @@ def tiles_for(shape: Shape, card: Card, rows: int = 0) -> list[Tile]:
     """The tilings to time, the most promising first; with ``rows``, those of so many rows."""
     found = []
     for form, share in FORMS.items():
-        if form.descriptors:
-            continue  # one gave NaN on an H200 with Triton 3.6 for a small product: not offered until understood
         fits = form.m < 2 * max(shape.m, 16) and form.n < 2 * max(shape.n, 16)
         if fits and rows in (0, form.m) and not (form.descriptors and shape.batch > 1):
             found.append((cost(shape, form, share, card), _steps(form, shape)))
