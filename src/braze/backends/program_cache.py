@@ -93,6 +93,7 @@ def _cache(folder: Path) -> DiskCache:
 def graph_key(graph: Graph, config: Config) -> str:
     """The content key of a graph of ATen calls. Bypass for what has no exact text."""
     numbers: dict[Node, int] = {}
+    types: dict[TensorType, str] = {}
     parts: list[str] = [graph.name]
     for n in graph.nodes:
         numbers[n] = len(numbers)
@@ -100,9 +101,9 @@ def graph_key(graph: Graph, config: Config) -> str:
             parts.append(f"const {_constant(n.target)}")
             continue
         target = "" if n.op == "input" else _target(n.target)
-        args = _text((n.args, n.kwargs), numbers) if n.op == "call" else ""
-        parts.append(f"{n.op} {target} {args} {_text(n.val, numbers)} {_text(n.tags, numbers)}")
-    parts.append(_text(graph.outputs, numbers))
+        args = _text((n.args, n.kwargs), numbers, types) if n.op == "call" else ""
+        parts.append(f"{n.op} {target} {args} {_text(n.val, numbers, types)} {_text(n.tags, numbers, types)}")
+    parts.append(_text(graph.outputs, numbers, types))
     parts.append(f"overwrites {graph.overwrites}")
     flags = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in IRRELEVANT}
     about = (repr(sorted(flags.items())), str(torch.get_num_threads()), host_target().key, versions(), own_files())
@@ -154,27 +155,38 @@ def _constant(value: Any) -> str:
 
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format, torch.device)
+_PLAIN = frozenset(PLAIN)
 
 
-def _text(x: Any, numbers: dict[Node, int]) -> str:
-    """An exact text of an argument or a type."""
-    if isinstance(x, Node):
+def _text(x: Any, numbers: dict[Node, int], types: dict[TensorType, str]) -> str:
+    """An exact text of an argument or a type; ``types`` has those that were met before."""
+    t = type(x)
+    if t is Node:
         return f"%{numbers[x]}"
-    if isinstance(x, TensorType):
-        if x.device.type != "cpu":
-            raise Bypass(f"it has tensors on {x.device.type}")
-        return f"{_text((x.sizes, x.strides, x.offset), numbers)} {x.dtype} {x.requires_grad}"
+    if t in _PLAIN:
+        return repr(x)
+    if t is TensorType:
+        known = types.get(x)
+        if known is None:
+            known = types[x] = _type(x, numbers, types)
+        return known
     if isinstance(x, (tuple, list)):
-        return f"{type(x).__name__}({', '.join([_text(y, numbers) for y in x])})"
+        return f"{t.__name__}({', '.join([_text(y, numbers, types) for y in x])})"
     if isinstance(x, dict):
-        return "{" + ", ".join(f"{k!r}: {_text(v, numbers)}" for k, v in x.items() if k != "origin") + "}"
+        return "{" + ", ".join(f"{k!r}: {_text(v, numbers, types)}" for k, v in x.items() if k != "origin") + "}"
     if isinstance(x, slice):
-        return f"slice{_text((x.start, x.stop, x.step), numbers)}"
+        return f"slice{_text((x.start, x.stop, x.step), numbers, types)}"
     if isinstance(x, (Expr, Symbol)):
         raise Bypass("it has symbolic sizes" if not isinstance(x, Expr) else f"it has the symbolic size {to_str(x)}")
     if isinstance(x, PLAIN):
         return repr(x)
-    raise Bypass(f"an argument is a {type(x).__name__}")
+    raise Bypass(f"an argument is a {t.__name__}")
+
+
+def _type(x: TensorType, numbers: dict[Node, int], types: dict[TensorType, str]) -> str:
+    if x.device.type != "cpu":
+        raise Bypass(f"it has tensors on {x.device.type}")
+    return f"{_text((x.sizes, x.strides, x.offset), numbers, types)} {x.dtype} {x.requires_grad}"
 
 
 # -- the entry

@@ -228,7 +228,7 @@ class Tracer:
             if v.fake(self)._version and v.raw is not None and v.source is not None and v.raw.requires_grad:
                 if not v.raw.is_leaf:  # a leaf would raise, at a place where the program may catch it
                     self.guards.const(v.source.attr("is_leaf"), False)
-        mutated = [v.node(self).val for v in tensors if v.fake(self)._version]
+        mutated = dict.fromkeys(v.node(self).val for v in tensors if v.fake(self)._version)
         if mutated:
             alike = [v for v in tensors if any(_may_be_one(v.node(self).val, t) for t in mutated)]
             self.guards.distinct([v.source for v in alike if v.source is not None])

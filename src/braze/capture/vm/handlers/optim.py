@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.autograd.profiler
 from torch.optim.optimizer import _use_grad_for_differentiable
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..registry import CODE_HANDLERS, HANDLERS, handles, simple
 from ..signals import Restart, unsupported
@@ -61,16 +62,31 @@ for _name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_he
 
 def _prepared(init: Any) -> Any:
     def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        opt, group = getattr(args[0], "raw", None), getattr(args[1], "raw", None) if len(args) > 1 else None
-        if opt is not None and group is not None and id(opt) not in vm.plan.prepared:
-            missing = [p for p in group["params"] if not opt.state.get(p) and _has_gradient(vm, p)]
-            if missing:
+        opt = getattr(args[0], "raw", None)
+        if opt is not None and id(opt) not in vm.plan.prepared:
+            missing = [
+                [p for p in g["params"] if not opt.state.get(p) and _has_gradient(vm, p)] for g in opt.param_groups
+            ]
+            if any(missing):
                 vm.plan.prepared.add(id(opt))
-                vm.plan.prepare.append(lambda: make_state(opt, group, missing))
-                raise Restart
+                _prepare(vm, opt, missing)
         return vm.inline_function(FunctionValue(init), args, kwargs)
 
     return handler
+
+
+def _prepare(vm: Tracer, opt: Any, missing: list[list[torch.Tensor]]) -> None:
+    """Make the state now where the trace has not looked at it; else before another trace."""
+
+    def make() -> None:
+        for group, params in zip(opt.param_groups, missing):
+            make_state(opt, group, params)
+
+    if vm.known_value(opt.state) is not None:
+        vm.plan.prepare.append(make)
+        raise Restart
+    with _disable_current_modes():
+        make()
 
 
 def _has_gradient(vm: Tracer, p: torch.Tensor) -> bool:
@@ -83,6 +99,8 @@ def _has_gradient(vm: Tracer, p: torch.Tensor) -> bool:
 def make_state(opt: Any, group: dict[str, Any], params: list[torch.Tensor]) -> None:
     """What the optimizer's first step creates (counters, moments), made before the trace, so that one compiled version
     serves the first step and all others."""
+    if not params:
+        return
     before = [p.grad for p in group["params"]]
     lists = len(inspect.signature(opt._init_group).parameters) - 1
     with torch.no_grad():
@@ -96,8 +114,11 @@ def make_state(opt: Any, group: dict[str, Any], params: list[torch.Tensor]) -> N
             for p, g in zip(group["params"], before):
                 p.grad = g
     for p in params:
+        if type(opt) is torch.optim.SGD and group["momentum"] and not group["dampening"]:
+            # the first step takes the gradient, which is what a step makes of zeros
+            opt.state[p]["momentum_buffer"] = torch.zeros_like(p, memory_format=torch.preserve_format).detach()
         if not opt.state[p]:
-            del opt.state[p]  # SGD and the like look, and make nothing
+            del opt.state[p]  # a look at what is not there made it
 
 
 for _cls in vars(torch.optim).values():
