@@ -24,7 +24,7 @@ from .guards import EqualsConst, IntRange, Relation
 from .markers import Mark, marks_of
 from .source import ConstSource, MemberSource, Source
 
-_LIMIT = 2**62  # integers beyond are left to Python
+LIMIT = 2**62  # integers beyond are left to Python
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class SizePolicy:
     dynamic: bool | None = None
     seen: dict[str, Any] = field(default_factory=dict)  # by source: sizes or int, None where it has changed
     failure: str = ""  # why a program with symbolic sizes could not be compiled: sizes are fixed after that
+    pinned: set[str] = field(default_factory=set)  # integers in tensors that a capture needed as numbers
     _now: dict[str, Any] = field(default_factory=dict)
 
     def fix(self, failure: str) -> None:
@@ -66,7 +67,7 @@ class SizePolicy:
 
     def integer(self, name: str, value: int) -> bool:
         """Whether a Python int is symbolic."""
-        if self.dynamic is False or abs(value) >= _LIMIT:
+        if self.dynamic is False or abs(value) >= LIMIT:
             return False
         made: bool | None = self._now.get(name)
         if made is None:
@@ -133,6 +134,7 @@ class FrameSizes(Decisions):
         self.settled = False  # the graph's inputs are fixed
         self._parts: dict[str, tuple[str, int]] = {}  # symbol of s // k -> (s, k)
         self._varies: dict[Source, bool] = {}
+        self._read: set[str] = set()  # symbols of numbers that tensors hold
 
     def varies(self, source: Source | None, value: int) -> bool:
         """Whether the Python int at a source is symbolic."""
@@ -158,7 +160,15 @@ class FrameSizes(Decisions):
         return found
 
     def integer(self, source: Source, value: int) -> Expr:
-        return self.symbol(source, value, -_LIMIT, _LIMIT, "n")
+        return self.symbol(source, value, -LIMIT, LIMIT, "n")
+
+    def number_read(self, source: Source, value: int) -> Expr | None:
+        """The symbol of an integer that a tensor holds. None where an earlier capture had to fix its number."""
+        if abs(value) >= LIMIT or source.name() in self.policy.pinned:
+            return None
+        out = self.integer(source, value)
+        self._read.add(str(out))
+        return out
 
     def part_possible(self, s: Symbol) -> bool:
         return s.name in self.sources and not self.settled
@@ -169,7 +179,7 @@ class FrameSizes(Decisions):
         source = self.sources[s.name]
         low, high = self.ranges[s.name]
         whole = source.call(_divided_by(k), "({} // " + str(k) + ")")
-        out = self.symbol(whole, self.hints[s.name] // k, -(-low // k), high // k if high < _LIMIT else INF, "d")
+        out = self.symbol(whole, self.hints[s.name] // k, -(-low // k), high // k if high < LIMIT else INF, "d")
         self._parts.setdefault(str(out), (s.name, k))
         return out
 
@@ -206,6 +216,8 @@ class FrameSizes(Decisions):
             now = self._is.get(name)
             if isinstance(now, int):
                 out.append(EqualsConst(source, now))
+                if name in self._read:
+                    self.policy.pinned.add(source.name())
             elif name in self._parts:
                 out.append(self._range_of_whole(name))
             else:
@@ -239,7 +251,7 @@ class FrameSizes(Decisions):
         while name in self._parts:
             name, by = self._parts[name]
             k *= by
-        return IntRange(self.sources[name], low * k, high * k if high < _LIMIT else INF)
+        return IntRange(self.sources[name], low * k, high * k if high < LIMIT else INF)
 
     def _whole(self, e: IntLike) -> IntLike:
         """An expression with ``k * (s // k)`` written as s, which is divisible by k."""
@@ -264,9 +276,9 @@ class FrameSizes(Decisions):
             now = self._is.get(name)
             if now is None or isinstance(now, Expr) and str(now) == name:
                 (s,) = symbols(self._symbols[source] if now is None else now)
-                text = "any" if s.lo <= -_LIMIT else f"at least {s.lo}"
-                if s.hi < _LIMIT:
-                    text = f"at most {s.hi}" if s.lo <= -_LIMIT else f"{s.lo} to {s.hi}"
+                text = "any" if s.lo <= -LIMIT else f"at least {s.lo}"
+                if s.hi < LIMIT:
+                    text = f"at most {s.hi}" if s.lo <= -LIMIT else f"{s.lo} to {s.hi}"
                 out.append(SizeNote(source.name(), name, text))
                 continue
             if isinstance(now, Expr) and all(s.name in self._parts for s in symbols(now)) and len(now.terms) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -23,6 +24,7 @@ from braze.capture.guards import (
     InstanceLacks,
     Length,
     NotNone,
+    Relation,
     Same,
     TensorMatch,
     TensorSpec,
@@ -30,9 +32,10 @@ from braze.capture.guards import (
     TypeIs,
 )
 from braze.capture.source import ConstSource, Source
-from braze.ir import Expr, IntLike
+from braze.ir import Expr, IntLike, symbol, symbols
 
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented))
+_THIS, _THAT = symbol("this"), symbol("that")
 _BY_VALUE = (*_ATOMS, torch.device, range, slice, frozenset)
 
 
@@ -174,6 +177,12 @@ class Guards:
     def same(self, a: Source, b: Source) -> None:
         if a is not b:
             self.set.add(Same(a, b))
+
+    def apart(self, a: Source, b: Source | None, memory: Callable[[Any], int]) -> None:
+        """Two tensors do not share their memory."""
+        if b is not None:
+            ends = [(symbols(e).pop(), s.call(memory, "the memory of {}")) for e, s in zip((_THIS, _THAT), (a, b))]
+            self.set.add(Relation("!=", _THIS, _THAT, tuple(ends)))
 
     def distinct(self, sources: list[Source]) -> None:
         if len(sources) > 1:

@@ -84,6 +84,11 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
     except DataDependent as e:
         new, also = [with_numbers(vm, a) for a in args], {k: with_numbers(vm, a) for k, a in kwargs.items()}
         if any(a is not b for a, b in zip((*args, *kwargs.values()), (*new, *also.values()))):
+            if target in _ITEMS and isinstance(new[0], TensorValue):
+                if len(new) == 2:
+                    return tensor_item(vm, new[0], new[1])
+                set_tensor_item(vm, new[0], new[1], new[2])
+                return NONE
             return record(vm, target, new, also)
         unsupported(f"{name_of(target)}: {e.what}", _remedy(vm, target, args))
     except Unsupported as e:
@@ -100,6 +105,76 @@ def record(vm: Tracer, target: Any, args: list[Value], kwargs: dict[str, Value])
     if isinstance(v, SequenceValue) and "out" in named and out is named["out"][1]:
         return kwargs["out"]
     return v
+
+
+def tensor_item(vm: Tracer, t: TensorValue, key: Value) -> Value:
+    """``t[key]``. Symbolic integers in the key are calls of ``select``: indexing itself would ask for their numbers."""
+    items = key.items(vm) if isinstance(key, TupleValue) else [key]
+    dims = _symbolic_key(vm, items)
+    if dims is None:
+        return record(vm, torch.Tensor.__getitem__, [t, key], {})
+    if any(isinstance(k, (TensorValue, ListValue)) for k in items):
+        out, rest = _select_first(vm, t, items, dims)
+        return record(vm, torch.Tensor.__getitem__, [out, TupleValue(rest)], {})
+    whole = SliceValue(NONE, NONE, NONE)  # the strides of dims of size 1 are as if all were done in order
+    rest = [whole if isinstance(k, SymValue) else k for k in items]
+    if any(k is not whole for k in rest):
+        t = record(vm, torch.Tensor.__getitem__, [t, TupleValue(rest)], {})  # type: ignore[assignment]
+    given = {int: 0, type(None): 1}  # dims that they leave
+    made = [
+        d if isinstance(k, SymValue) or not isinstance(k, Const) else given.get(type(k.raw), d)
+        for k, d in zip(items, dims)
+    ]
+    return _select_first(vm, t, items, made)[0]
+
+
+def set_tensor_item(vm: Tracer, t: TensorValue, key: Value, value: Value) -> None:
+    """``t[key] = value``, with symbolic integers as for :func:`tensor_item`."""
+    items = key.items(vm) if isinstance(key, TupleValue) else [key]
+    dims = _symbolic_key(vm, items)
+    place: Value = t
+    if dims is not None and any(isinstance(k, (TensorValue, ListValue)) for k in items):
+        place, rest = _select_first(vm, t, items, dims)
+        key = TupleValue(rest)
+    elif dims is not None:
+        place, key = tensor_item(vm, t, key), Const(Ellipsis)
+    record(vm, torch.Tensor.__setitem__, [place, key, value], {})
+
+
+def _symbolic_key(vm: Tracer, items: list[Value]) -> list[int] | None:
+    """The dims that each item of an index takes; None where none is symbolic, or where one is for torch to judge."""
+    if not any(isinstance(k, SymValue) for k in items):
+        return None
+    dims = [_dims_of(vm, k) for k in items]
+    return None if None in dims else dims  # type: ignore[return-value]
+
+
+def _select_first(vm: Tracer, t: Value, items: list[Value], dims: list[int]) -> tuple[Value, list[Value]]:
+    """The tensor with the symbolic integers of the key selected, and the other items."""
+    assert isinstance(t, TensorValue)
+    open_dims = t.fake(vm).ndim - sum(dims)
+    at, selected = 0, []
+    for k, d in zip(items, dims):
+        if isinstance(k, SymValue):
+            selected.append((at, k))
+        at += open_dims if isinstance(k, Const) and k.raw is Ellipsis else d
+    for dim, k in reversed(selected):
+        t = record(vm, torch.Tensor.select, [t, Const(dim), k], {})
+    return t, [k for k in items if not isinstance(k, SymValue)]
+
+
+def _dims_of(vm: Tracer, k: Value) -> int | None:
+    """The dims that an item of an index takes; None for what is left to torch."""
+    if isinstance(k, TensorValue):
+        fake = k.fake(vm)
+        mask = fake.dtype in (torch.bool, torch.uint8)
+        return fake.ndim if mask else 1 if fake.ndim else None
+    if isinstance(k, ListValue):
+        flat = all(isinstance(x, Const) and type(x.raw) is int for x in k.items(vm))
+        return 1 if flat else None
+    if isinstance(k, Const) and not isinstance(k, SymValue) and (k.raw is None or k.raw is Ellipsis):
+        return 0
+    return 1 if isinstance(k, SliceValue) or isinstance(k, Const) and type(k.raw) in (int, slice) else None
 
 
 def _remedy(vm: Tracer, target: Any, args: list[Value]) -> str:

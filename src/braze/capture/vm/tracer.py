@@ -96,6 +96,7 @@ class Tracer:
         self.handled: Value | None = None  # the exception being handled
         self.by_id: dict[int, Value] = {}  # existing objects
         self.by_fake: dict[int, TensorValue] = {}
+        self.numbers: dict[Node, Expr] = {}  # integers that are read from tensors before the graph
         self.shared: dict[Any, Value] = {}  # global variables and attributes of modules
         self.static_cache: dict[int, Value] = {}
         self.class_cache: dict[tuple[type, str], Any] = {}
@@ -163,9 +164,13 @@ class Tracer:
     remember_value = wrapping.remember_value
     record = recording.record
     known_number = known.known_number
+    input_number = known.input_number
+    input_truth = known.input_truth
     add_input = recording.add_input
     add_float = recording.add_float
     tensor_get = recording.tensor_get
+    tensor_item = recording.tensor_item
+    set_tensor_item = recording.set_tensor_item
     tensor_set = recording.tensor_set
     tensor_attribute = tensors.tensor_attribute
     make_super = builtin.make_super

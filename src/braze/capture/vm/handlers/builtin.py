@@ -443,6 +443,8 @@ def _number(cls: type, method: str) -> Any:
             known = vm.known_number(args[0])
             if known is not None:
                 return vm.fold(cls, [known, *args[1:]], kwargs)
+            if cls is int and len(args) == 1 and (read := vm.input_number(args[0])) is not None:
+                return read
             found = number_of(vm, args[0], whole=True) if cls is float else None
             if found is not None:
                 return found

@@ -236,7 +236,7 @@ def item(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a floating-point tensor: a float of the graph. Other numbers break."""
     (t,) = args
     assert isinstance(t, TensorValue)
-    found = vm.known_number(t) or number_of(vm, t)
+    found = vm.known_number(t) or vm.input_number(t) or number_of(vm, t)
     if found is None:
         unsupported("Tensor.item()", _ITEM_HINT)
     return found

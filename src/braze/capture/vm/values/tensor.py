@@ -81,6 +81,9 @@ class TensorValue(Value):
         known = vm.known_number(self)
         if known is not None:
             return bool(known.raw)
+        outcome = vm.input_truth(self)
+        if outcome is not None:
+            return outcome
         file = vm.frames[-1].code.code.co_filename.replace("\\", "/") if vm.frames else ""
         checks = "/torch/distributions/" in file
         unsupported("a branch on the value of a tensor", _VALIDATED if checks else _BRANCH)
@@ -92,10 +95,10 @@ class TensorValue(Value):
         vm.tensor_set(self, name, value)
 
     def get_item(self, vm: Tracer, key: Value) -> Value:
-        return vm.record(torch.Tensor.__getitem__, [self, key], {})
+        return vm.tensor_item(self, key)
 
     def set_item(self, vm: Tracer, key: Value, value: Value) -> None:
-        vm.record(torch.Tensor.__setitem__, [self, key, value], {})
+        vm.set_tensor_item(self, key, value)
 
     def first_size(self, vm: Tracer) -> Value:
         """``len(tensor)``."""
