@@ -57,7 +57,7 @@ def cases() -> dict[str, tuple[Callable[..., Any], Calls]]:
         "size of data": (lambda x: x.nonzero() * 2, [(None, (X,))]),
         "mask": (lambda x: x[x > 0] * 2, [(None, (X,))]),
         "unique": (lambda x: torch.unique(x) * 2, [(None, (X,))]),
-        "integer": (lambda x, i: x[: i.item()] * 2, [(None, (X, torch.tensor(1)))]),
+        "integer": (lambda x, i: x[: i.item()] * 2, [(None, (X, torch.tensor(k))) for k in (2, 0)]),
         "tensors": (lambda x: x * 2, [(None, (x,)) for x in shapes]),
         "attributes": (
             lambda x, o: x * o.a * o.k,

@@ -44,7 +44,6 @@ BREAKS = {
     "c_hooks": "hook",
     "c_singledispatch": "weak reference",
     "c_packed": "",
-    "c_static_cache": "read from a tensor",
     "c_moe": "depends on the values",
     "c_log_json": "Encoder",
     "c_tensor_sub": "subclass",

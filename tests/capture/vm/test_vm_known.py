@@ -65,6 +65,7 @@ def test_written_in_place() -> None:
     assert check(added, X) and check(through_a_view, X)
 
 
-def test_random_and_inputs_are_not_known() -> None:
+def test_what_is_random_or_computed_is_not_known() -> None:
     assert check(lambda x: x * torch.randint(5, (1,)).item(), X)
-    assert check(lambda x, n: x * n.item(), X, torch.tensor(3))
+    assert check(lambda x: x * x.sum().long().item(), X)
+    assert not check(lambda x, n: x * n.item(), X, torch.tensor(3))  # read before the graph
