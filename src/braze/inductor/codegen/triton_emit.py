@@ -42,6 +42,7 @@ from .triton_fast import SHORT, short_values
 from .triton_helpers import helper_source
 from .triton_layout import Layout, analyse, fits_int32
 from .triton_looped import emit_looped
+from .triton_random import philox
 from .triton_reduce import accumulate, finish, fold, start
 from .triton_tiling import Card, Dim, Tiling, card_of, choose
 
@@ -380,31 +381,7 @@ class _Emitter:
         self.assertions = True
 
     def philox(self, i: Compute) -> None:
-        seed, offset, index = i.args
-        scalar = not self.dims_of((seed, offset))
-        quarter = self.quarter(index) if isinstance(index, Index) and scalar else None
-        dims = quarter[1] if quarter else self.dims_of(i.args)
-        key = f"{self.use(seed, dims)}, {self.use(offset, dims)}"
-        if quarter is None:
-            self.define(i, f"bz_uniform({key}, {self.use(index, dims)})", dims)
-        else:
-            self.define(i, f"bz_uniform4({key}, {quarter[0]})", dims)
-
-    def quarter(self, index: Index) -> tuple[str, Dims] | None:
-        """index // 4 at every fourth element of the inner block dim, when the index is contiguous and aligned there."""
-        inner = self.tiling.blocks[-1]
-        e = self.flat[index]
-        rest = e - inner.flat_expr
-        if inner.flat in symbols(rest) or isinstance(rest % 4, Expr) or rest % 4 != 0:
-            return None
-        if any(c.block(inner.block) < 4 for c in self.tiling.launches):
-            return None
-        own: Dims = frozenset((inner.name,))
-        dims = self.index(rest // 4)[1] | own
-        text, _ = self.index(rest // 4, want=dims)
-        offset = {"r": "roffset // 4 + " if self.tiling.loop else ""}.get(inner.name, f"{inner.name}offset // 4 + ")
-        arange = self.along(f"{offset}tl.arange(0, {inner.block} // 4)", own, dims)
-        return arange if text == "0" else f"{_group(text)} + {arange}", dims
+        philox(self, i)
 
     def reduce(self, i: Reduce) -> None:
         """A fold over whole rows."""

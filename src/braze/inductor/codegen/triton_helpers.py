@@ -159,6 +159,12 @@ def bz_uniform4(seed, offset, counter):
     w0, w1, w2, w3 = bz_words(seed, offset, counter)
     return bz_unit(tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3)))
 ''',
+    "bz_uniform4_first": '''
+@triton.jit
+def bz_uniform4_first(seed, offset, counter):
+    """The same in the first dim."""
+    return tl.trans(bz_uniform4(seed, offset, tl.trans(counter)))
+''',
     "bz_max_nan": '''
 @triton.jit
 def bz_max_nan(a, b):
