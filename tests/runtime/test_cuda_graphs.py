@@ -544,6 +544,7 @@ class Allocator:
         monkeypatch.setattr(cuda_memory, "settings", lambda: (self.text, self.grows))
         monkeypatch.setattr(cuda_memory, "choose", self.choose)
         monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+        monkeypatch.setattr(cuda_memory, "works", lambda: True)
 
     def choose(self, text: str) -> None:
         self.text = text
@@ -564,12 +565,22 @@ def test_segments_grow_inside_of_a_recording(text: str, monkeypatch: pytest.Monk
     assert not allocator.grows
 
 
+def test_a_driver_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocator = Allocator("", monkeypatch)
+    monkeypatch.setattr(cuda_memory, "works", lambda: False)
+    for _ in range(2):
+        with cuda_memory.growing():
+            assert not allocator.grows
+
+
 @pytest.mark.parametrize("text", ["expandable_segments:True", "expandable_segments:False,max_split_size_mb:64"])
 def test_what_the_user_said_of_segments_stays(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allocator = Allocator(text, monkeypatch)
     before = allocator.grows
     with cuda_memory.growing():
         assert allocator.grows == before and allocator.text == text
+    with pytest.raises(RuntimeError, match="mine"), cuda_memory.growing():
+        raise RuntimeError("mine")
 
 
 def test_without_settings_to_read_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,22 +29,43 @@ def choose(text: str) -> None:
 def growing() -> Iterator[None]:
     """Memory that torch asks for meanwhile is one stretch of addresses that grows, in pieces of which anything fits:
     separate segments left a fifth of ResNet-50's pool unused. No effect where the user has decided it."""
+    before = switch_on()
+    if before is None:
+        yield
+        return
+    left = ",".join(filter(None, (before, f"{GROWING}:False")))
+    _restored[left] = before
+    if not works():
+        choose(left)
+    try:
+        yield
+    finally:
+        choose(left)
+
+
+def switch_on() -> str | None:
+    """Let segments grow; gives the settings before, None where nothing was changed."""
+    if torch.version.hip is not None or sys.platform != "linux":  # torch would warn
+        return None
     try:
         text, on = settings()
         text = _restored.get(text, text)
         if on or GROWING in text or torch.cuda.get_allocator_backend() != "native":
-            yield
-            return
+            return None
         choose(",".join(filter(None, (text, f"{GROWING}:True"))))
+        return text
     except (AttributeError, KeyError, RuntimeError, TypeError):  # another torch, or no such driver
-        yield
-        return
+        return None
+
+
+@lru_cache(maxsize=1)
+def works() -> bool:
+    """Whether the driver gives such memory (virtual machines' may not), asked with the setting on."""
     try:
-        yield
-    finally:
-        left = ",".join(filter(None, (text, f"{GROWING}:False")))
-        choose(left)
-        _restored[left] = text
+        apart(lambda: torch.empty(1 << 21, dtype=torch.uint8, device="cuda"))
+    except RuntimeError:
+        return False
+    return True
 
 
 def apart(fn: Callable[[], Any]) -> Any:
