@@ -25,6 +25,7 @@ from .markers import Mark, marks_of
 from .source import ConstSource, MemberSource, Source
 
 LIMIT = 2**62  # integers beyond are left to Python
+_BRANCHES = 2  # on tensors, with both outcomes as versions of their own
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class SizePolicy:
     seen: dict[str, Any] = field(default_factory=dict)  # by source: sizes or int, None where it has changed
     failure: str = ""  # why a program with symbolic sizes could not be compiled: sizes are fixed after that
     pinned: set[str] = field(default_factory=set)  # integers in tensors that a capture needed as numbers
+    outcomes: dict[str, set[bool]] = field(default_factory=dict)  # of branches on tensors, so far
     _now: dict[str, Any] = field(default_factory=dict)
 
     def fix(self, failure: str) -> None:
@@ -81,6 +83,16 @@ class SizePolicy:
         made: bool | None = self._now.get(name)
         if made is None:
             made = self._now[name] = bool(self._changed(name, (value,)))
+        return made
+
+    def outcome(self, name: str, value: bool) -> bool:
+        """Whether a version of the frame may hold for one outcome of a branch on a tensor: as long as few have changed,
+        since each doubles the versions."""
+        self.outcomes.setdefault(name, set()).add(value)
+        made: bool | None = self._now.get(name)
+        if made is None:
+            changed = [n for n, seen in self.outcomes.items() if len(seen) > 1]
+            made = self._now[name] = name not in changed[_BRANCHES:]
         return made
 
     def _changed(self, name: str, now: tuple[float, ...]) -> set[int]:

@@ -167,7 +167,41 @@ def test_a_branch_on_a_small_input() -> None:
     log = check(f, [(x, T([True, True, k])) for k in (True, True)])
     assert not log.breaks and len(log.graphs) == 1
     log = check(f, [(x, T([True, True, k])) for k in (True, False, True, False)])
-    assert len(log.recompiles) <= 3 and any("branch" in b.reason for b in log.breaks)
+    assert not log.breaks and len(log.graphs) == 2
+
+
+def test_branches_on_many_small_inputs() -> None:
+    def f(x: torch.Tensor, *flags: torch.Tensor) -> torch.Tensor:
+        for k, flag in enumerate(flags):
+            if flag:
+                x = x + 2.0**k
+        return x
+
+    calls = [(torch.randn(3), *(T(bool(n & 2**k)) for k in range(5))) for n in (0, 1, 31, 5, 8, 21, 10, 31, 0, 17, 3)]
+    log = check(f, calls)
+    assert any("branch" in b.reason for b in log.breaks)
+
+
+def test_a_flag_of_the_first_step() -> None:
+    model = torch.nn.Linear(3, 2)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        averaged.update_parameters(model)
+        return averaged(x)
+
+    def steps(f: Any) -> list[torch.Tensor]:
+        averaged.n_averaged.zero_()
+        out = []
+        for k in range(4):
+            torch.nn.init.constant_(model.weight, k)
+            out.append(f(torch.ones(2, 3)))
+        return out
+
+    fast = braze.compile(f)
+    torch.testing.assert_close(steps(fast), steps(f))
+    log = log_of(fast)
+    assert log is not None and not log.breaks and len(log.graphs) <= 3
 
 
 def test_an_index_beyond_the_end() -> None:

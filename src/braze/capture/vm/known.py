@@ -96,13 +96,13 @@ def input_number(vm: Tracer, t: TensorValue) -> Value | None:
 def input_truth(vm: Tracer, t: TensorValue) -> bool | None:
     """Whether a tensor of one element that follows from one small input alone is true, with a guard on the outcome.
 
-    None for others, and once the outcome has changed: the next version of the frame breaks there.
+    None for others, and where the outcomes of several branches have changed: the frame breaks there.
     """
     read = _reader(vm, t, "the outcome")
     if read is None or read[1] is None:
         return None
     source, outcome = read[0].call(bool, "{}"), bool(read[1])
-    if vm.sizes.policy.integer(source.name(), outcome):
+    if not vm.sizes.policy.outcome(source.name(), outcome):
         return None
     vm.guards.const(source, outcome)
     return outcome
