@@ -126,6 +126,32 @@ def test_a_decay_is_an_input() -> None:
     assert log is not None and not log.breaks and len(log.recompiles) == 1
 
 
+def test_what_an_array_says_of_itself() -> None:
+    def f(x: torch.Tensor, a: Any) -> Any:
+        if a.dtype == np.float64 or a.dtype in (np.float32, np.dtype("int8")):
+            x = x * 2
+        n, *rest = a.shape
+        return x + n + a.ndim + a.size, rest, a.dtype.kind, len(a), len(a.shape)
+
+    fast = braze.compile(f, backend="eager")
+    x = torch.ones(2)
+    for a in (*(np.zeros((2, 3)),) * 2, np.zeros((2, 3), np.int64), np.zeros(2, np.int8), np.zeros((3, 3))):
+        assert repr(fast(x, a)) == repr(f(x, a))
+    log = log_of(fast)
+    assert log is not None and not log.breaks and len(log.recompiles) == 3
+
+
+def test_a_number_of_numpy_is_known_by_its_value() -> None:
+    def f(x: torch.Tensor, s: Any) -> Any:
+        return x * float(s), s
+
+    fast = braze.compile(f, backend="eager")
+    for s in (np.float64(0.5), np.float64(0.5), np.float64(0.25), np.float64(0.5), np.float32(0.5), np.float32(0.5)):
+        assert repr(fast(torch.ones(2), s)) == repr(f(torch.ones(2), s))
+    log = log_of(fast)
+    assert log is not None and not log.breaks and len(log.recompiles) == 2
+
+
 WITH_DEFAULT: contextvars.ContextVar[int] = contextvars.ContextVar("WITH_DEFAULT", default=2)
 WITHOUT: contextvars.ContextVar[int] = contextvars.ContextVar("WITHOUT")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from braze.capture.guards import (
@@ -48,6 +49,15 @@ class _Instance:
         return isinstance(value, self.cls) is self.wanted
 
 
+@dataclass(frozen=True, slots=True)
+class _Scalar:
+    cls: type
+    content: bytes
+
+    def __call__(self, value: Any) -> bool:
+        return type(value) is self.cls and value.tobytes() == self.content
+
+
 class Frozen(ConstSource):
     """An object held by the compiled code that nobody changes, nor anything that it holds: no guards below it."""
 
@@ -76,7 +86,10 @@ class Guards:
             return
         assert source is not None
         by_value = type(raw) in _BY_VALUE or type(raw) is tuple and all(type(x) in _ATOMS for x in raw)
-        self.set.add(EqualsConst(source, raw) if by_value else IdIs.of(source, raw))
+        if isinstance(raw, np.generic) and not isinstance(raw, np.void):  # a new object in each call, mostly
+            self.set.add(Custom(source, _Scalar(type(raw), raw.tobytes()), repr(raw)))
+        else:
+            self.set.add(EqualsConst(source, raw) if by_value else IdIs.of(source, raw))
 
     def function(self, source: Source | None, raw: FunctionType) -> None:
         """A call of the function means the same: identity, or the code alone for a closure (its cells are guarded)."""
