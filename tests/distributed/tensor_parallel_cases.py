@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -94,13 +96,12 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
-def replicated(model: nn.Module, over: DeviceMesh) -> None:
+def replicated(model: nn.Module, over: DeviceMesh, embedding: bool = True) -> None:
     """Columns, then rows; what lies between the layers is whole on every rank."""
-    parallelize_module(
-        model,
-        over,
-        {"tokens": RowwiseParallel(input_layouts=Replicate()), "head": ColwiseParallel(output_layouts=Replicate())},
-    )
+    plan: dict[str, Any] = {"head": ColwiseParallel(output_layouts=Replicate())}
+    if embedding:
+        plan["tokens"] = RowwiseParallel(input_layouts=Replicate())
+    parallelize_module(model, over, plan)
     for layer in model.layers:
         columns = {f"attention.{n}": ColwiseParallel() for n in "qkv"}
         columns |= {"mlp.gate": ColwiseParallel(), "mlp.up": ColwiseParallel()}
@@ -144,6 +145,9 @@ def trained(model: nn.Module, steps: int, dtype: torch.dtype | None) -> list[Any
         optimizer.step()
         losses.append(loss.detach())
     grads = {n: full(p.grad) for n, p in model.named_parameters()}
+    grads["placements"] = {
+        n: str(getattr(p.grad, "placements", None)) for n, p in model.named_parameters() if n != "tokens.weight"
+    }
     return [torch.stack(losses), grads, {n: full(p) for n, p in model.state_dict().items()}]
 
 
@@ -164,7 +168,9 @@ def decoder(plan: str, bf16: bool, checkpointed: bool) -> list[str]:
     for got, want in zip(found[1][1:], found[0][1:]):
         assert got.keys() == want.keys()
         for n in want:
-            if bf16:
+            if n == "placements":  # partial sums stay partial, as in eager: ranks in eager take part in the same calls
+                assert got[n] == want[n]
+            elif bf16:
                 assert (got[n] - want[n]).norm() <= 0.1 * want[n].norm() + 0.05, n
             else:
                 torch.testing.assert_close(got[n], want[n], **close)
@@ -304,3 +310,54 @@ def dropout_breaks() -> list[str]:
     out = fast(torch.ones(64))
     assert out.shape == (64,) and set((out - 1).unique().tolist()) <= {0.0, (torch.ones(1).sin() * 4).item()}
     return [b.reason for b in log_of(fast).breaks]
+
+
+# ---- ranks that are not alike
+
+
+def one_rank_differs(how: str, plan: str, seconds: float = 0.0) -> float:
+    """Rank 1 runs in eager ("eager"), cannot compile ("refuses") or compiles late ("late"): every rank still takes part
+    in the same collectives, and the steps are eager's. How long they took. The gradient of a divided embedding is
+    reduced at another time than in eager, so that there is none beside a rank in eager."""
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        model = Decoder()
+        if how == "eager":
+            replicated(model, mesh(), embedding=False)
+        else:
+            PLANS[plan](model, mesh())
+        return model
+
+    want = trained(build(), 5, None)
+    model = build()
+    fast = model if how == "eager" and dist.get_rank() == 1 else braze.compile(model)
+    if dist.get_rank() == 1 and how != "eager":
+        pipeline = fast._braze_session.pipeline
+        backend = pipeline._backend
+
+        def other(*args: Any) -> Any:
+            if how == "refuses":
+                raise braze.Unsupported("no kernels on this rank")
+            pipeline._backend = backend
+            time.sleep(seconds)
+            return backend(*args)
+
+        pipeline._backend = other
+    warnings.simplefilter("ignore", braze.CompileWarning)
+    start = time.perf_counter()
+    got = trained(fast, 5, None)
+    assert got[1].pop("placements") == want[1].pop("placements")
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    return time.perf_counter() - start
+
+
+def dies(at: int) -> None:
+    """Rank 1 is killed while all train."""
+    model = Decoder()
+    PLANS["sequence"](model, mesh())
+    fast = braze.compile(model)
+    for step in range(1000):
+        if step == at and dist.get_rank() == 1:
+            os._exit(9)
+        trained(fast, 1, None)

@@ -50,3 +50,25 @@ def test_dtensors_leave_a_module(ranks2: Ranks) -> None:
 def test_random_numbers_in_a_dtensor_break_with_a_reason(ranks2: Ranks) -> None:
     for reasons in ranks2.run("tensor_parallel_cases", "dropout_breaks"):
         assert any("DTensor" in r for r in reasons), reasons
+
+
+@pytest.mark.parametrize("how, plan", [("eager", "replicated"), ("refuses", "replicated"), ("refuses", "sequence")])
+def test_one_rank_is_not_compiled(ranks2: Ranks, how: str, plan: str) -> None:
+    ranks2.run("tensor_parallel_cases", "one_rank_differs", how=how, plan=plan)
+
+
+def test_one_rank_compiles_20_seconds_late(ranks2: Ranks) -> None:
+    seconds = ranks2.run("tensor_parallel_cases", "one_rank_differs", how="late", plan="sequence", seconds=20.0)
+    assert min(seconds) >= 20.0
+
+
+@slow
+def test_a_killed_rank_ends_the_others() -> None:
+    pool = Ranks(2, patience=40)
+    try:
+        pool.start()
+        answers = pool.answers("tensor_parallel_cases", "dies", timeout=200, at=2)
+        assert answers[1] == ("died", 9)
+        assert answers[0][0] == "failed" and "gloo" in answers[0][1].lower(), answers
+    finally:
+        pool.stop()

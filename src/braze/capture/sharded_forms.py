@@ -14,13 +14,61 @@ import torch
 Tensor = torch.Tensor
 
 
-def whole(
-    local: Tensor, mesh: Any, placements: tuple[Any, ...], sizes: tuple[int, ...], strides: tuple[int, ...]
-) -> Any:
-    """The DTensor of which ``local`` is this rank's part."""
-    from torch.distributed.tensor import DTensor
+class Whole:
+    """``whole(local)``: the DTensor of this spec of which ``local`` is this rank's part, an input of a graph.
 
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(sizes), stride=tuple(strides))
+    Its gradient is handed on as eager has it, partial sums unreduced where their local parts have the input's shape:
+    ``placements`` says what it is, known when the backward has been traced. ``part(x)`` is the local part of the
+    caller's DTensor, whose gradient becomes that DTensor.
+    """
+
+    __name__ = "whole"
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self.placements: tuple[Any, ...] = tuple(spec.placements)
+
+    def __call__(self, local: Tensor) -> Any:
+        return _Whole.apply(local, self)
+
+    def part(self, x: Any) -> Tensor:
+        with torch.enable_grad():
+            out: Tensor = _Part.apply(x, self)
+        return out
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, of: Whole) -> Any:
+        from torch.distributed.tensor import DTensor
+
+        ctx.of, ctx.shape = of, local.shape
+        return DTensor(local.view_as(local), of.spec, requires_grad=local.requires_grad)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        if grad._local_tensor.shape != ctx.shape:  # of an embedding's rows: autograd takes gradients of equal shape
+            grad = grad.redistribute(placements=ctx.of.spec.placements)
+        ctx.of.placements = tuple(grad.placements)
+        return grad._local_tensor, None
+
+
+class _Part(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, of: Whole) -> Tensor:
+        ctx.of = of
+        local: Tensor = x._local_tensor
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        from torch.distributed.tensor import DTensor
+
+        spec, placements = ctx.of.spec, ctx.of.placements
+        if placements == spec.placements:
+            return DTensor(grad, spec, requires_grad=grad.requires_grad), None
+        mesh, shape, stride = spec.mesh, spec.tensor_meta.shape, spec.tensor_meta.stride
+        return DTensor.from_local(grad, mesh, placements, run_check=False, shape=shape, stride=stride), None
 
 
 def from_local(
@@ -51,7 +99,7 @@ def full_tensor(x: Any, grads: Any = None) -> Tensor:
 
 
 def local_part(x: Any) -> Tensor:
-    """``x.to_local()``, with its history also under no_grad: what a graph takes and gives for a DTensor."""
+    """``x.to_local()``, with its history also under no_grad: what a graph gives for a DTensor."""
     with torch.enable_grad():
         out: Tensor = x.to_local()
     return out
@@ -68,4 +116,4 @@ class Rewrapped:
 
     def __call__(self, local: Tensor) -> Any:
         with torch.enable_grad():
-            return whole(local, self.mesh, self.placements, self.sizes, self.strides)
+            return from_local(local, self.mesh, self.placements, torch.Size(self.sizes), self.strides)

@@ -11,7 +11,6 @@ import torch
 
 from braze.capture.emit import INPUTS, Emitter
 from braze.capture.guards import GuardSet
-from braze.capture.sharded_forms import local_part
 from braze.capture.source import Source
 from braze.events import SizeNote
 from braze.fake import FakeMode, fake_like
@@ -119,11 +118,14 @@ class Writer:
 
         def compiled() -> Callable[..., Any]:
             out = compile_graph(vm.graph, types, [v.raw for v in vm.inputs])
+            parts: dict[int, Callable[[Any], Any]] = {}
             floats = [i for i, v in enumerate(vm.inputs) if v in vm.float_inputs]
             flagged = [i for i, v in enumerate(vm.inputs) if v in vm.flagged_inputs]
             out = _made_of(out, unflagged, flagged) if flagged else out
-            sharded = [i for i, v in enumerate(vm.inputs) if v in vm.sharded_inputs]
-            out = _made_of(out, local_part, sharded) if sharded else out
+            for i, v in enumerate(vm.inputs):
+                if v in vm.sharded_inputs:
+                    parts[i] = vm.sharded_inputs[v].part
+            out = _made_local(out, parts) if parts else out
             out = _made_whole(out, self.whole) if self.whole else out
             return _made_of(out, _as_tensor, floats) if floats else out
 
@@ -173,6 +175,19 @@ def _made_of(compiled: Callable[..., Any], make: Callable[[Any], Any], where: li
         given = list(inputs)
         for i in where:
             given[i] = make(given[i])
+        return compiled(*given)
+
+    return call
+
+
+def _made_local(compiled: Callable[..., Any], parts: Mapping[int, Callable[[Any], Any]]) -> Callable[..., Any]:
+    """The compiled graph, which gets the local parts of these inputs."""
+    where = tuple(parts.items())
+
+    def call(*inputs: Any) -> Any:
+        given = list(inputs)
+        for i, part in where:
+            given[i] = part(given[i])
         return compiled(*given)
 
     return call

@@ -81,7 +81,7 @@ class Tracer:
         self.sizes = FrameSizes(plan.policy, self.graph, self.inputs, self.loc)
         self.float_inputs: list[TensorValue] = []  # those of ``inputs`` that are Python floats outside
         self.flagged_inputs: list[Any] = []  # those that are lazily conjugated or negated outside
-        self.sharded_inputs: list[Any] = []  # those that are DTensors outside, of which the graph gets the local part
+        self.sharded_inputs: dict[Any, Any] = {}  # those that are DTensors outside, and how they become whole again
         self.sharded: dict[Node, Any] = {}  # calls that give DTensors, and these over tracing tensors
         self.functions_read: set[Any] = set()  # of autograd.Function classes, for what they depend on
         self.retained: list[TensorValue] = []  # made here, with retain_grad()

@@ -60,11 +60,11 @@ def add_sharded(vm: Tracer, v: TensorValue) -> None:
     node = vm.graph.input(input_name(source.name()), t)
     fake: Any = fake_from(t)
     vm.inputs.append(TensorValue(node, fake, raw=local, source=source))
-    vm.sharded_inputs.append(vm.inputs[-1])
-    args = (spec.mesh, tuple(spec.placements), tuple(raw.shape), raw.stride())
+    whole = forms.Whole(spec)
+    vm.sharded_inputs[vm.inputs[-1]] = whole
     with torch.enable_grad():
-        fake = forms.whole(fake, *args)
-    first = [node, vm.graph.call(forms.whole, (node, *args), {}, type_of(fake))]
+        fake = whole(fake)
+    first = [node, vm.graph.call(whole, (node,), {}, type_of(fake))]
     vm.graph.nodes[:] = [*first, *vm.graph.nodes[: -len(first)]]
     v._fake, v._node = fake, first[1]
     vm.by_fake[id(fake)] = v
