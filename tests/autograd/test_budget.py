@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -9,9 +10,14 @@ import torch
 from torch import nn
 
 import braze
-from braze.autograd import AotGraphs, Joint, partition, trace_joint
+from braze.autograd import AotGraphs, Joint, budget_curve, partition, trace_joint
+from braze.inductor.codegen.host import last_uses
+from braze.inductor.fuse import fuse, plan
+from braze.inductor.loops import Program, lower
 from braze.ir import Graph, type_of
+from braze.prims.decompose import decompose
 from braze.prims.rng import philox_uniform
+from braze.report.steps import memory_of
 
 BUDGETS = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
 HEAVY = {
@@ -102,3 +108,81 @@ def test_numbers_that_are_drawn_again_are_the_same(make: Callable[..., object]) 
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def generated(seed: int) -> tuple[nn.Module, torch.Tensor]:
+    """A residual network of random parts."""
+    rng = random.Random(seed)
+    width = rng.choice([24, 32])
+    norms = [lambda: nn.LayerNorm(width), lambda: nn.RMSNorm(width), nn.Identity]
+    bends = [nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh]
+    drop = rng.choice([0.0, 0.2])
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            wide = rng.choice([1, 2]) * width
+            self.parts = nn.ModuleList(
+                nn.Sequential(
+                    rng.choice(norms)(),
+                    nn.Linear(width, wide),
+                    rng.choice(bends)(),
+                    nn.Linear(wide, width),
+                    nn.Dropout(drop),
+                )  # fmt: skip
+                for _ in range(rng.randint(6, 10))
+            )
+            self.after = nn.ModuleList(rng.choice(norms)() for _ in self.parts)
+            self.kinds = [rng.choice("plain sum scaled".split()) for _ in self.parts]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for part, after, kind in zip(self.parts, self.after, self.kinds):
+                y = part(x)
+                x = after({"plain": y, "sum": x + y, "scaled": x * torch.sigmoid(y) + y}[kind])
+            return x
+
+    return Net(), torch.randn(1024, width)
+
+
+def planned(graph: Graph) -> Program:
+    return plan(fuse(lower(decompose(graph))))
+
+
+def planned_peak(aot: AotGraphs) -> int:
+    """The most bytes that the buffer plans of forward and backward hold, with what is saved until its last use."""
+    assert aot.backward is not None
+    forward, backward = planned(aot.forward), planned(aot.backward)
+    last = {b: n for n, buffers in last_uses(backward).items() for b in buffers}
+    saved = [(b, b.type.nbytes) for b, r in zip(backward.inputs, aot.signature.saved) if r.kind == "extra"]
+    held = [m.nbytes + sum(s for b, s in saved if last.get(b, -1) >= n) for n, m in enumerate(memory_of(backward))]
+    return max(*held, *(m.nbytes for m in memory_of(forward)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lower_budget_has_no_higher_peak(seed: int) -> None:
+    """By the partitioner's estimate; the buffers that fusion then makes may differ from it."""
+    joint = joint_of(lambda: generated(seed))
+    curve = budget_curve(joint, BUDGETS)
+    for of in (lambda p: p.saved, lambda p: p.peak):
+        assert [of(p) for p in curve] == sorted(map(of, curve), reverse=True)
+    peaks = [planned_peak(partition(joint, b)) for b in (1.0, 0.8, 0.6, 0.0)]
+    assert all(b <= 1.2 * a for a, b in zip(peaks, peaks[1:])), peaks
+
+
+def test_of_a_residual_stream_only_parts_are_computed_again() -> None:
+    """Computed again from the first layer on, all of it would be alive at once: no gain."""
+
+    class Stream(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for part in self.parts:
+                x = torch.tanh(x + torch.tanh(part(x)))
+            return x
+
+    joint = joint_of(lambda: (Stream(), torch.randn(2048, 32)))
+    peaks = [planned_peak(partition(joint, b)) for b in BUDGETS]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-1] < 0.85 * peaks[0], peaks

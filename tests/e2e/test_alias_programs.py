@@ -173,6 +173,11 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    with torch.no_grad(): w = v[:1]\n    return w,\n",
         [0], [0], True, False, {},
     ),
+    "complex numbers in what padding left of an input": (
+        "def program(x0):\n    v = torch.nn.functional.pad(x0, (-1, 0))\n"
+        "    return torch.view_as_complex(v.view(-1, 2)).imag,\n",
+        [3], [0], False, False, {},
+    ),
     "an _unsafe_view of an input": (
         "def program(x0):\n    v = torch.ops.aten._unsafe_view(x0, [-1])\n    return v,\n",
         [2], [0], False, True, {},

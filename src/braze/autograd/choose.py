@@ -20,7 +20,7 @@ from typing import Any
 
 from ..ir import Expr, Graph, Node, TensorType, evaluate, nodes_in, symbol_of
 from .checkpoints import keep, sealed
-from .costs import DRAW_ON_GPU, RECOMPUTE, Kind, kind_of
+from .costs import DRAW_ON_GPU, POINTWISE, RECOMPUTE, Kind, kind_of
 from .flow import INFINITE, Network
 from .rewrite import operands
 from .schedule import peak_bytes
@@ -28,6 +28,8 @@ from .unalias import storage_root
 
 MEMORY = 2.0
 STEPS = 16  # choices between two, by the memory budget
+GAIN = 0.98  # of the bytes saved or at the peak: what is less of a change is less than the estimate is worth
+PATIENCE = 6  # choices without a lower peak, after which none is hoped for
 SMALL = 512  # bytes; below, saving costs a constant
 
 
@@ -107,7 +109,7 @@ def _mark_kept(plan: Plan, reads: dict[Node, list[Node]]) -> None:
     among them: they are drawn where they are first read."""
     for n in plan.graph.nodes:
         kind = plan.kinds.get(n)
-        if kind is Kind.DRAW or kind in _POINTWISE and reads[n] and plan.drawn.issuperset(reads[n]):
+        if kind is Kind.DRAW or kind in POINTWISE and reads[n] and plan.drawn.issuperset(reads[n]):
             plan.drawn.add(n)
     depth: dict[Node, int] = {}
     before: dict[Node, int] = {}
@@ -122,14 +124,11 @@ def _mark_kept(plan: Plan, reads: dict[Node, list[Node]]) -> None:
             reach[n] = max(at, default=0)
             if reach[n] > depth[n] and n not in plan.drawn:
                 plan.kept.add(n)
-    for n in [n for n in plan.kept if plan.kinds.get(n) in _POINTWISE]:
+    for n in [n for n in plan.kept if plan.kinds.get(n) in POINTWISE]:
         source = _normalised(plan, n)
         if source is not None:
             plan.kept.remove(n)
             plan.kept.add(source)
-
-
-_POINTWISE = frozenset({Kind.CHEAP, Kind.COSTLY})
 
 
 def _normalised(plan: Plan, node: Node) -> Node | None:
@@ -143,14 +142,14 @@ def _normalised(plan: Plan, node: Node) -> Node | None:
                 continue
             if any(plan.kinds[u] is Kind.REDUCE and u in plan.early for u in plan.users[a]):
                 found.add(a)
-            elif plan.kinds.get(a) in _POINTWISE and a not in plan.kept:
+            elif plan.kinds.get(a) in POINTWISE and a not in plan.kept:
                 todo.append(a)
             else:
                 return None
     source = next(iter(found)) if len(found) == 1 else None
     if source is None or source in plan.kept or nbytes(source) > nbytes(node):
         return None
-    return source if plan.kinds.get(source) in _POINTWISE else None
+    return source if plan.kinds.get(source) in POINTWISE else None
 
 
 def _mark_stored(plan: Plan, outputs: set[Node]) -> None:
@@ -227,7 +226,7 @@ def _drawn_in_rows(plan: Plan, draw: Node) -> bool:
             kind, late = plan.kinds.get(g), [a for a in operands(g) if a in plan.late]
             if kind is Kind.REDUCE:
                 break
-            if (kind not in _POINTWISE and kind is not Kind.VIEW) or len(late) != 1:
+            if (kind not in POINTWISE and kind is not Kind.VIEW) or len(late) != 1:
                 return False
             g = late[0]
     return bool(gradients)
@@ -242,13 +241,14 @@ def choose_saved(plan: Plan, budget: float = 1.0) -> list[Node]:
         return base
     target = budget * saved_bytes(plan, base)
     sizes = {n: nbytes(n) for n in plan.graph.nodes}
-    best, lowest = base, peak_bytes(plan, base, sizes)
+    best, lowest, least = base, peak_bytes(plan, base, sizes), saved_bytes(plan, base)
+    vain = 0
     for saved in _leaner(plan, base):
-        peak = peak_bytes(plan, saved, sizes)
-        size = saved_bytes(plan, saved)
-        if peak <= lowest and size <= saved_bytes(plan, best):
-            best, lowest = saved, peak
-        if size <= target:
+        peak, size = peak_bytes(plan, saved, sizes), saved_bytes(plan, saved)
+        vain += peak > lowest
+        if size <= least and peak <= lowest and (size < GAIN * least or peak < GAIN * lowest):
+            best, lowest, least, vain = saved, peak, size, 0
+        if size <= target or vain == PATIENCE:
             break
     return best
 

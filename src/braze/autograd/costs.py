@@ -30,6 +30,7 @@ class Kind(enum.Enum):
     OPAQUE = "opaque"  # a library call, or unknown
 
 
+POINTWISE = frozenset({Kind.CHEAP, Kind.COSTLY})
 RECOMPUTE: dict[Kind, float] = {
     Kind.VIEW: 0.0,
     Kind.CREATE: 0.01,

@@ -19,14 +19,14 @@ from ..ir import Expr, Graph, Node, SavedRef, Signature, TensorType, nodes_in, s
 from ..ir.pause import paused_gc
 from ..prims.rng import philox_seed
 from .again import compute_again
-from .choose import Plan, choose_saved, recomputed, saved_bytes, study, with_sizes
+from .choose import Plan, choose_saved, nbytes, recomputed, saved_bytes, study, with_sizes
 from .cse import eliminate_common_subexpressions
 from .dce import eliminate_dead_code
 from .joint import Joint
 from .norms import split_norms
 from .pack import gaps, packed, unpacked
 from .rewrite import build, operands, replaced, substituted
-from .schedule import backward_order
+from .schedule import backward_order, peak_bytes
 from .schema import draws
 from .simplify import simplify
 from .unalias import storage_root, unalias, unalias_gradients
@@ -77,12 +77,13 @@ def _simplified(joint: Joint) -> Graph:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a memory budget gives: bytes saved for the backward, and bytes of memory traffic to compute the rest again
-    (an estimate: the partitioner's own)."""
+    """What a memory budget gives: bytes saved for the backward; bytes of memory traffic to compute the rest again, and
+    the most bytes that are held at once (estimates: the partitioner's own)."""
 
     budget: float
     saved: int
     again: float
+    peak: int
 
 
 def budget_curve(joint: Joint, budgets: Sequence[float] = BUDGETS) -> list[Budget]:
@@ -95,16 +96,20 @@ def budget_curve(joint: Joint, budgets: Sequence[float] = BUDGETS) -> list[Budge
         primals = graph.inputs[: joint.n_primals]
         plan = study(graph, primals, graph.outputs[:n], graph.outputs[n:], frozenset(_changed(joint)))
         chosen = [(b, choose_saved(plan, b)) for b in budgets]
-        return [Budget(b, saved_bytes(plan, saved), recomputed(plan, saved)) for b, saved in chosen]
+        sizes = {n: nbytes(n) for n in graph.nodes}
+        return [
+            Budget(b, saved_bytes(plan, s), recomputed(plan, s), peak_bytes(plan, s, sizes)) for b, s in chosen
+        ]  # fmt: skip
 
 
 def curve_text(curve: Sequence[Budget]) -> str:
     """The curve as a table, with a bar for what is saved."""
     most = max((p.saved for p in curve), default=0) or 1
-    lines = ["budget   saved for backward    computed again"]
+    lines = ["budget   saved for backward    computed again       held at most"]
     for p in curve:
         bar = "#" * round(30 * p.saved / most)
-        lines.append(f"{p.budget:6.2f}   {p.saved / 2**20:14.1f} MiB   {p.again / 2**20:11.1f} MiB   {bar}")
+        sizes = "   ".join(f"{n / 2**20:11.1f} MiB" for n in (p.saved, p.again, p.peak))
+        lines.append(f"{p.budget:6.2f}      {sizes}   {bar}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir import Node, TensorType
-from .costs import Kind
+from .costs import POINTWISE, Kind
 from .rewrite import operands
 from .unalias import storage_root
 
@@ -56,6 +56,17 @@ def peak_bytes(plan: Plan, saved: Sequence[Node], nbytes: dict[Node, int]) -> in
     return max(first, _most(plan, backward_order(plan, set(saved)), kept, ends, nbytes))
 
 
+def _read_again(plan: Plan, order: list[Node], saved: set[Node], dies: dict[Node, int]) -> None:
+    """A saved value that a repeated pointwise one is made of may be read as late as that one is: fusion does either."""
+    last = dict(dies)
+    for n in order:
+        if n in plan.early and plan.kinds[n] in POINTWISE:
+            for a in operands(n):
+                root = storage_root(a)
+                if root in saved:
+                    dies[root] = max(dies[root], last.get(n, -1))
+
+
 def _most(plan: Plan, order: list[Node], before: set[Node], after: set[Node], nbytes: dict[Node, int]) -> int:
     """The most at one call of a sequence, of what exists ``before`` it, is made in it, or stays ``after`` it."""
     born: dict[Node, int] = {n: 0 for n in before}
@@ -69,6 +80,8 @@ def _most(plan: Plan, order: list[Node], before: set[Node], after: set[Node], nb
         if root is n:
             born.setdefault(n, calls)
         calls += library
+    if before:
+        _read_again(plan, order, before, dies)
     change = [0] * (calls + 2)
     for n, start in born.items():
         if n in plan.primal_index or not isinstance(n.val, TensorType) or plan.kinds.get(n) is Kind.CREATE:

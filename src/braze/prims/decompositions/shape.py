@@ -10,7 +10,7 @@ import torch
 
 from braze.errors import Unsupported
 from braze.fake.questions import ask
-from braze.ir import IntLike, Node, TensorType, contiguous_strides, known_eq, known_le, product
+from braze.ir import Expr, IntLike, Node, TensorType, contiguous_strides, known_eq, known_le, product
 
 from ..builder import Builder, same_sizes
 from ..elementwise import ANY, dense_strides, like
@@ -290,7 +290,8 @@ moves("view_as_real", _copied(_aten.view_as_real_copy.default))
 
 def view_as_complex(b: Builder, self: Node) -> Node:
     t: TensorType = self.val
-    if not t.is_contiguous:  # as the ATen graph may have it, or the kernel that makes it
+    aligned = not isinstance(t.offset, Expr) and t.offset % 2 == 0
+    if not (t.is_contiguous and aligned):  # as the ATen graph may have it, or the kernel that makes it
         self = b.clone(self, TensorType(t.sizes, contiguous_strides(t.sizes), t.dtype, t.device))
     return _copied(_aten.view_as_complex_copy.default)(b, self)
 
