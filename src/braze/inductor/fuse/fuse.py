@@ -17,6 +17,7 @@ from .overwrite import last
 from .placement import place
 from .schedule import order
 from .siblings import merge_columns, merge_edges, merge_siblings
+from .spread import spread_groups
 from .traits import DeviceTraits, traits_of
 from .vertical import Log, grow, join_columns
 
@@ -33,7 +34,7 @@ def fuse(program: Program, traits: DeviceTraits | None = None, log: Log | None =
     merge_edges(clusters, traits)
     placement = place(clusters, traits)
     steps = order(last(fold_columns(build_steps(clusters, placement, traits), traits), program))
-    steps = overlap(steps)
+    steps = spread_groups(overlap(steps), traits)
     return group(replace(program, steps=steps, buffers=allocated(steps)))
 
 

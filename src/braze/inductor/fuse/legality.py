@@ -6,11 +6,12 @@ Both give a :class:`Reason` when not.  Neither changes anything.
 from __future__ import annotations
 
 from braze.inductor.loops import Buffer
-from braze.ir import IntLike, Symbol, symbol_of, symbols
+from braze.ir import IntLike, Symbol, coefficient, symbol_of, symbols
 
-from .cluster import Cluster, Clusters, Env, awaits
+from .cluster import Cluster, Clusters, Env, Index, awaits
 from .match import complete, covers, match
 from .ops import nbytes
+from .split import short_axes
 from .traits import (
     CYCLE,
     DIFFERENT_DEVICE,
@@ -18,6 +19,7 @@ from .traits import (
     DIFFERENT_REDUCTION,
     LONG_ROW,
     OTHER_POINT,
+    ROWS_APART,
     SPLIT_ROW,
     TOO_BIG,
     DeviceTraits,
@@ -149,6 +151,33 @@ def row_fits(c: Cluster, traits: DeviceTraits) -> bool:
     return length * 4 * wide * (traits.line_elems if c.column else 1) <= traits.row_bytes
 
 
+def rows_apart(c: Cluster, traits: DeviceTraits) -> bool:
+    """True when the rows are short runs with other rows' in between (a group of channels of pixels in channels_last):
+    they are read well only together, and summed apart (``split_short_axis``)."""
+    if not traits.short_axis or c.column or c.points <= traits.split_points or len(c.r) < 2:
+        return False
+    sizes = {s: n for s, n in c.axes.items() if s in c.r and isinstance(n, int)}
+    if len(sizes) < len(c.r):
+        return False
+    for b, places in c.loads.items():
+        if nbytes(b) < c.points:
+            continue
+        for place in places:
+            if place is not None:
+                steps = {s: _step(place, b, s) for s in c.axes}
+                rows = [n for s, n in steps.items() if s not in sizes]
+                return bool(short_axes(sizes, {s: steps[s] for s in sizes}, rows, traits))
+    return False
+
+
+def _step(place: Index, b: Buffer, s: Symbol) -> int:
+    out: IntLike = 0
+    for e, stride in zip(place, b.type.strides):
+        k = coefficient(e, s)
+        out = out + (k if k is not None else 0) * stride
+    return abs(out) if isinstance(out, int) else 0
+
+
 def allowed(u: Union, clusters: Clusters, traits: DeviceTraits) -> Reason | None:
     """Order, device limits and parallelism of a union."""
     base, other = u.base, u.other
@@ -172,6 +201,8 @@ def _second_pass(base: Cluster, other: Cluster, env: Env, traits: DeviceTraits) 
             continue
         if needs_split(base, traits):
             return SPLIT_ROW
+        if rows_apart(base, traits):
+            return ROWS_APART
         if not row_fits(base, traits):
             return LONG_ROW
     return None

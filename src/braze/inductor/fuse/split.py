@@ -8,9 +8,9 @@ kernel.  A chunk count that does not divide the axis masks the last chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -82,21 +82,32 @@ def _short_axes(kernel: Kernel, traits: DeviceTraits) -> list[Cut]:
     loads = [i for i in kernel.body if isinstance(i, Load) and not i.indirect]
     walk = max(loads, key=lambda i: _share(i, kernel), default=None)
     sizes = {a: a.size for a in kernel.r if isinstance(a.size, int)}
-    if walk is None or len(sizes) < max(len(kernel.r), 2):
+    if walk is None or len(sizes) < len(kernel.r):
         return []
-    inner: list[Cut] = []
+    steps = {a: _step(walk, a) for a in (*kernel.x, *kernel.r)}
+    return [
+        (a, sizes[a]) for a in short_axes(sizes, {a: steps[a] for a in sizes}, [steps[a] for a in kernel.x], traits)
+    ]
+
+
+A = TypeVar("A")
+
+
+def short_axes(sizes: Mapping[A, int], steps: Mapping[A, int], rows: Sequence[int], traits: DeviceTraits) -> list[A]:
+    """The innermost axes of a reduction over ``sizes``, outermost first, that are few elements together, where axes
+    that are kept (with steps ``rows``) lie between them and many others. Steps in elements."""
+    inner: list[A] = []
     elements = 1
-    for a in sorted(sizes, key=lambda a: _step(walk, a)):
-        if _step(walk, a) != elements or elements * sizes[a] > traits.short_axis:
+    for a in sorted(sizes, key=lambda a: steps[a]):
+        if steps[a] != elements or elements * sizes[a] > traits.short_axis:
             break
-        inner.insert(0, (a, sizes[a]))
+        inner.insert(0, a)
         elements *= sizes[a]
-    others = [a for a in sizes if (a, sizes[a]) not in inner]
-    rows = math.prod(sizes[a] for a in others)
-    if not inner or elements < 2 or rows < 2 * traits.fold_rows:
+    others = [a for a in sizes if a not in inner]
+    if len(sizes) < 2 or not inner or elements < 2 or math.prod(sizes[a] for a in others) < 2 * traits.fold_rows:
         return []
-    far = min(_step(walk, a) for a in others) if others else 0
-    return inner if any(elements <= _step(walk, a) < far for a in kernel.x) else []
+    far = min((steps[a] for a in others), default=0)
+    return inner if any(elements <= step < far for step in rows) else []
 
 
 def _after_reduction(kernel: Kernel) -> set[Any]:
@@ -182,7 +193,7 @@ class _Splitter:
                 self._partial(i, mask, bool(r))
             elif i not in self.late and not (isinstance(i, Store) and i not in point):
                 self.new[i] = self.add(self._moved(i, mask if i in point else None))
-        first = Kernel(f"{k.name}_part", (*self.chunk, *k.x), r, in_passes(self.body, r), k.device, k.origin)
+        first = Kernel(f"{k.name}_part", self.dims, r, in_passes(self.body, r), k.device, k.origin)
         return [first, self._second()]
 
     def _inside(self, axis: Axis) -> Value:
