@@ -178,6 +178,11 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    return torch.view_as_complex(v.view(-1, 2)).imag,\n",
         [3], [0], False, False, {},
     ),
+    "an input of symbolic sizes is not saved for them": (
+        "def program(x0, x1, x2):\n    x0.add_(1)\n    x1.transpose_(0, -1)\n"
+        "    v = x2.narrow(-1, 1, x2.shape[-1] - 1)\n    return x0,\n",
+        [0, 0, 0], [1, 0, 0], True, False, {"dynamic": True},
+    ),
     "an _unsafe_view of an input": (
         "def program(x0):\n    v = torch.ops.aten._unsafe_view(x0, [-1])\n    return v,\n",
         [2], [0], False, True, {},

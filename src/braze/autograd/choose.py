@@ -284,18 +284,22 @@ def recomputed(plan: Plan, saved: list[Node]) -> float:
 def with_sizes(plan: Plan, saved: list[Node], tangents: Sequence[Node]) -> list[Node]:
     """``saved`` and the inputs that are sizes; for each symbolic size that still no backward input shows, an input that
     does."""
-    shown = {d for n in [*saved, *tangents] if isinstance(n.val, TensorType) for d in n.val.sizes}
     given = [p for p in plan.primal_index if isinstance(p.val, Expr)]
-    shown |= {p.val for p in given}
+    shown = {name for n in [*saved, *tangents, *given] for name in _names(n)}
     out = given + saved
     for p in plan.primal_index:
-        sizes = p.val.sizes if isinstance(p.val, TensorType) else ()
-        new = {d for d in sizes if isinstance(d, Expr) and symbol_of(d) is not None} - shown
+        new = _names(p) - shown
         if new and plan.primal_index[p] not in plan.overwritten:
             out.append(p)
             shown |= new
     order = {n: i for i, n in enumerate(plan.graph.nodes)}
     return sorted(out, key=order.__getitem__) if len(out) > len(saved) else out
+
+
+def _names(node: Node) -> set[str]:
+    """The symbols that a tensor has as sizes, or that an integer is. Their ranges may differ by what was decided."""
+    sizes = node.val.sizes if isinstance(node.val, TensorType) else (node.val,)
+    return {s.name for d in sizes if isinstance(d, Expr) and (s := symbol_of(d)) is not None}
 
 
 def saved_bytes(plan: Plan, saved: list[Node]) -> int:
