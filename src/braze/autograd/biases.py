@@ -14,8 +14,7 @@ import operator
 import torch
 
 from ..ir import Graph, Node, TensorType
-from .norms import Emitter
-from .rewrite import build, replaced, substituted
+from .rewrite import Emitter, build, replaced, substituted
 
 aten = torch.ops.aten
 

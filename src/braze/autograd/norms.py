@@ -18,25 +18,12 @@ from collections.abc import Callable
 import torch
 from torch._ops import OpOverload
 
-from ..fake import rule_for
 from ..fake.layout import view_strides
-from ..ir import Graph, IntLike, Node, TensorType, map_leaves
+from ..ir import Graph, IntLike, Node, TensorType
 from .layout import same_strides
-from .rewrite import build, replaced, substituted
+from .rewrite import Emitter, build, replaced, substituted
 
 aten = torch.ops.aten
-
-
-class Emitter:
-    """Appends calls to a graph, with names that the rest of the old graph does not use."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.out = Graph(graph.name)
-        self.out._names = {n.name: 0 for n in graph.nodes}
-
-    def __call__(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
-        types, named = map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
-        return self.out.call(op, args, kwargs, rule_for(op)(*types, **named))
 
 
 def split_norms(graph: Graph) -> Graph:

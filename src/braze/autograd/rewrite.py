@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch._ops import OpOverload
+
+from ..fake import rule_for
 from ..ir import Graph, Node, leaves, map_leaves, node_args
 
 SIMPLE = (int, float, bool, str, type(None))
@@ -85,3 +88,15 @@ def build(name: str, inputs: Iterable[Node], nodes: Iterable[Node], outputs: Any
     out.outputs = outputs
     out._names = {n.name: 0 for n in out.nodes}
     return out
+
+
+class Emitter:
+    """Appends calls to a graph, with names that the rest of the old graph does not use."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.out = Graph(graph.name)
+        self.out._names = {n.name: 0 for n in graph.nodes}
+
+    def __call__(self, op: OpOverload, *args: object, **kwargs: object) -> Node:
+        types, named = map_leaves((args, kwargs), lambda x: x.val if isinstance(x, Node) else x)
+        return self.out.call(op, args, kwargs, rule_for(op)(*types, **named))

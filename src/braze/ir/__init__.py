@@ -35,7 +35,7 @@ from .graph import Graph, Node, leaves, map_leaves, map_nodes, node_args, nodes_
 from .interpret import interpret
 from .printer import load_python, spell_operator, to_python
 from .signature import MutatedInput, OutputSpec, SavedRef, Signature, ViewStep
-from .types import SHORT, Loc, TensorType, contiguous_strides, product, tensor_type, type_of
+from .types import SHORT, Loc, TensorType, contiguous_strides, product, row_major, tensor_type, type_of
 from .verify import verify
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "node_args",
     "nodes_in",
     "product",
+    "row_major",
     "spell_operator",
     "substitute",
     "sym_max",

@@ -69,10 +69,7 @@ class TensorType:
     @property
     def is_contiguous(self) -> bool:
         """Row-major without gaps; strides of size-1 dims do not count."""
-        want = contiguous_strides(self.sizes)
-        return any(s == 0 for s in self.sizes) or all(
-            n == 1 or a == b for n, a, b in zip(self.sizes, self.strides, want)
-        )
+        return row_major(self.sizes, self.strides)
 
     def with_(self, **changes: Any) -> TensorType:
         return replace(self, **changes)
@@ -82,6 +79,12 @@ class TensorType:
         if not self.is_contiguous:
             text += f"{{{', '.join(map(str, self.strides))}}}"
         return text + (f" {self.device}" if self.device.type != "cpu" else "")
+
+
+def row_major(sizes: Sequence[IntLike], strides: Sequence[IntLike]) -> bool:
+    """Whether the elements lie in order, without gaps."""
+    want = contiguous_strides(sizes)
+    return any(n == 0 for n in sizes) or all(n == 1 or a == b for n, a, b in zip(sizes, strides, want))
 
 
 def product(values: Sequence[IntLike]) -> IntLike:

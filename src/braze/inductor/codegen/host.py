@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import torch
 
 from braze.inductor.loops import Buffer, Extern, Kernel, Program, Step, Strided, canonical
-from braze.ir import Expr, IntLike, Symbol, TensorType, leaves, symbols, to_str
+from braze.ir import Expr, IntLike, Symbol, leaves, product, row_major, symbols, to_str
 from braze.runtime.cuda_group import TritonGroup
 from braze.runtime.host import NAMES
 
@@ -120,9 +119,10 @@ class HostWriter:
         if (
             s.offset == t.offset
             and s.sizes
-            and is_contiguous(s)
-            and is_contiguous(t)
-            and prod(s.sizes) == prod(t.sizes)
+            and all(isinstance(n, int) and n > 0 for n in (*s.sizes, *t.sizes))
+            and row_major(s.sizes, s.strides)
+            and t.is_contiguous
+            and product(s.sizes) == t.numel
         ):
             return f"{name}.view({', '.join(map(self.value, s.sizes))})"
         offset = self.value(s.offset - t.offset)
@@ -292,16 +292,6 @@ class HostWriter:
                 self.emit(f"if {self.name(b)}.stride() != {self.sizes(b.type.strides)}:")
                 self.emit(f"    {self.name(b)} = restrided({self.name(b)}, {self.sizes(b.type.strides)})")
         return line
-
-
-def is_contiguous(x: Strided | TensorType) -> bool:
-    """Whether the elements lie in order, without gaps; for known sizes alone."""
-    step = 1
-    for n, s in zip(reversed(x.sizes), reversed(x.strides)):
-        if not isinstance(n, int) or n < 1 or (n > 1 and s != step):
-            return False
-        step *= n
-    return True
 
 
 def adjacent(program: Program, first: int) -> list[tuple[int, int]]:
