@@ -13,6 +13,7 @@ import torch.distributed as dist
 from models import full
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -178,6 +179,29 @@ def decoder(plan: str, bf16: bool, checkpointed: bool) -> list[str]:
     assert not graph.fallback
     text = "".join(str(v) for k, v in graph.levels.items() if k.endswith("host"))
     return [n for n in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor") if f"start_{n}(" in text]
+
+
+def two_dimensions(plan: str, how: str) -> int:
+    """FSDP2 over one dim of the mesh, tensor parallel over the other, layer by layer. The number of graphs a layer."""
+    found, model = [], None
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
+        model = Decoder()
+        PLANS[plan](model, both["tensor"])
+        for i, layer in enumerate(model.layers):
+            if compiled and how == "before":
+                model.layers[i] = layer = braze.compile(layer, fullgraph=True)
+            fully_shard(layer, mesh=both["data"])
+            if compiled and how == "after":
+                model.layers[i] = braze.compile(layer, fullgraph=True)
+        fully_shard(model, mesh=both["data"])
+        found.append(trained(model, 8, None))
+    assert found[1][1].pop("placements") == found[0][1].pop("placements")
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+    logs = [log_of(layer) for layer in model.layers]
+    assert not any(b for log in logs for b in log.breaks) and not any(g.fallback for log in logs for g in log.graphs)
+    return max(len(log.graphs) for log in logs)
 
 
 # ---- DTensors in functions

@@ -28,6 +28,11 @@ def test_on_four_ranks(ranks4: Ranks, plan: str) -> None:
     ranks4.run("tensor_parallel_cases", "decoder", plan=plan, bf16=False, checkpointed=False)
 
 
+@pytest.mark.parametrize("plan, how", [("replicated", "after"), ("sequence", "before")])
+def test_layers_under_fsdp_on_a_mesh_of_two_dims(ranks4: Ranks, plan: str, how: str) -> None:
+    assert ranks4.run("tensor_parallel_cases", "two_dimensions", plan=plan, how=how) == [1] * 4
+
+
 @pytest.mark.parametrize("differentiate", [False, True], ids=["values", "gradients"])
 @pytest.mark.parametrize("name", list(FUNCTIONS))
 def test_functions_of_dtensors(ranks2: Ranks, name: str, differentiate: bool) -> None:

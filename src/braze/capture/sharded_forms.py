@@ -71,6 +71,27 @@ class _Part(torch.autograd.Function):
         return DTensor.from_local(grad, mesh, placements, run_check=False, shape=shape, stride=stride), None
 
 
+class Waited:
+    """``part(x)``: the result of a collective that eager has not waited for yet, complete."""
+
+    @staticmethod
+    def part(x: Any) -> Tensor:
+        with torch.enable_grad():
+            out: Tensor = _Waited.apply(x)
+        return out
+
+
+class _Waited(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Tensor:
+        out: Tensor = x.trigger_wait()
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
 def from_local(
     local: Tensor, mesh: Any, placements: Any, sizes: Any = None, strides: Any = None, grads: Any = None
 ) -> Any:

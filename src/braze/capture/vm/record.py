@@ -252,7 +252,7 @@ def new_tensor(vm: Tracer, node: Node, out: torch.Tensor) -> TensorValue:
 
 def add_input(vm: Tracer, v: TensorValue) -> None:
     """Make an existing tensor an input of the graph."""
-    from .handlers.sharded import add_sharded
+    from .handlers.sharded import add_pending, add_sharded
 
     raw, source = v.raw, v.source
     assert raw is not None and source is not None
@@ -260,6 +260,8 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
         return add_flagged(vm, v, raw, source)
     if is_sharded(raw):
         return add_sharded(vm, v)
+    if type(raw).__name__ == "AsyncCollectiveTensor":
+        return add_pending(vm, v)
     if type(raw) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         unsupported(f"an input of the tensor subclass {type(raw).__name__}")
     leaf = is_leaf(raw)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from braze.capture import sharded_forms as forms
-from braze.fake import fake_from, fake_like, type_of
+from braze.fake import fake_from, fake_like, type_of, with_history
 from braze.ir import Node
 
 from ..registry import NAMED
@@ -69,6 +70,24 @@ def add_sharded(vm: Tracer, v: TensorValue) -> None:
     v._fake, v._node = fake, first[1]
     vm.by_fake[id(fake)] = v
     vm.sharded[first[1]] = fake
+
+
+def add_pending(vm: Tracer, v: TensorValue) -> None:
+    """Make a result that eager has not waited for an input of the graph: complete, as a tensor with a history."""
+    raw, source = v.raw, v.source
+    assert raw is not None and source is not None
+    from ..record import input_name
+
+    with _disable_current_modes():
+        plain = forms.Waited.part(raw).detach()
+    vm.guards.tensor(source, raw, tuple(raw.shape), raw.stride())
+    t = type_of(fake_like(plain)).with_(requires_grad=raw.requires_grad)
+    node = vm.graph.input(input_name(source.name()), t)
+    fake = fake_from(t)
+    vm.inputs.append(TensorValue(node, fake, raw=plain, source=source))
+    vm.sharded_inputs[vm.inputs[-1]] = forms.Waited
+    v._fake, v._node, v.cls = with_history(fake), node, torch.Tensor
+    vm.by_fake[id(v._fake)] = v
 
 
 def local_outputs(vm: Tracer, outputs: list[Node]) -> tuple[list[Node], dict[int, forms.Rewrapped]]:
