@@ -25,6 +25,7 @@ from ..fake import find_rule
 from ..fake.layout import channels_last as channels_last_strides
 from ..fake.layout import is_channels_last, is_dense
 from ..ir import Expr, Graph, IntLike, Node, TensorType, evaluate, map_leaves
+from ..prims.decompositions.conv import of_few_pixels
 from .biases import biases_apart
 from .blocks import Blocks, blocks_of, input_in_blocks, weight_from_blocks, weight_in_blocks
 from .costs import Kind, kind_of
@@ -81,7 +82,8 @@ def _takes_last(n: Node) -> bool:
 def _cpu_gains(n: Node, x: TensorType) -> bool:
     """True where oneDNN is known to be faster in channels_last: not where it spends its time on reordering weights,
     which is faster from contiguous ones (512 channels on 2 x 2 pixels: 1.7x). And not where its backward is wrong: of
-    strided 1 x 1 convolutions of less than 16 channels it writes beyond its memory (torch 2.14, eager's too)."""
+    strided 1 x 1 convolutions of less than 16 channels it writes beyond its memory (torch 2.14, eager's too), unless
+    they will be products."""
     lead = LEAD[n.target]
     w, result = n.args[lead - 1].val, n.args[0].val if lead == 3 else n.val
     sizes = (*x.sizes, *w.sizes, *result.sizes)
@@ -89,8 +91,9 @@ def _cpu_gains(n: Node, x: TensorType) -> bool:
     if transposed or x.dtype is not torch.float32 or w.rank != 4 or not all(isinstance(k, int) for k in sizes):
         return False
     single = list(w.sizes[2:]) == [1, 1]
-    if single and w.sizes[1] < 16 and any(k != 1 for k in n.args[4 if lead == 3 else 3]):
-        return False
+    settings = n.args[4:10] if lead == 3 else n.args[3:9]
+    if single and w.sizes[1] < 16 and any(k != 1 for k in settings[0]):
+        return of_few_pixels(*(t.with_(strides=channels_last_strides(t.sizes)) for t in (x, w, result)), settings)
     weight = 0 if single else prod(w.sizes)
     return bool(torch._C._has_mkldnn) and weight <= prod(x.sizes) + prod(result.sizes)
 
