@@ -183,6 +183,10 @@ REGRESSIONS: dict[str, tuple[str, list[int], list[int], bool, bool, dict[str, An
         "    v = x2.narrow(-1, 1, x2.shape[-1] - 1)\n    return x0,\n",
         [0, 0, 0], [1, 0, 0], True, False, {"dynamic": True},
     ),
+    "views of a part of an unsafe split, overwritten through the whole": (
+        "def program(x0):\n    v = torch.unsafe_chunk(x0, 2, 0)[0]\n    w = v.t()\n    x0.add_(1)\n    return v, w\n",
+        [0], [1], True, False, {},
+    ),
     "an _unsafe_view of an input": (
         "def program(x0):\n    v = torch.ops.aten._unsafe_view(x0, [-1])\n    return v,\n",
         [2], [0], False, True, {},

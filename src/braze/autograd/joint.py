@@ -219,6 +219,8 @@ def _describe(
         if flagged is None:
             raise Unsupported("a real view of a conjugate is returned together with what it is a view of")
         if not _replayable(o, source):
+            if len(grouped[base]) > 1 and any(v.apart is not None for v in o.node.line()):
+                raise Unsupported("views that belong to a tensor apart are returned, whose memory was overwritten")
             if base.input != CONSTANT:
                 of = OutputSpec("input", base.input) if base.input >= 0 else OutputSpec("result", result(source))
                 shown[result(o)] = replace(of, views=_views(o))
