@@ -91,10 +91,10 @@ def test_a_transposed_operand() -> None:
 
 def test_only_large_results_go_past() -> None:
     k = add((8192,), ((1,),) * 3, torch.float32)  # touches 96 KiB
-    assert goes_past(k, small_cache(1 << 17))
-    assert not goes_past(k, small_cache(1 << 18))
+    assert goes_past(k, small_cache(1 << 16))
+    assert not goes_past(k, small_cache(1 << 17))
     assert not goes_past(k, small_cache(0))
-    assert not goes_past(k, dataclasses.replace(neon(), last_cache=1 << 17))
+    assert not goes_past(k, dataclasses.replace(neon(), last_cache=1 << 16))
 
 
 def test_sums_and_rows_that_begin_within_lines_stay() -> None:

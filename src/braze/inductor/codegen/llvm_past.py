@@ -16,7 +16,7 @@ from braze.runtime.cpu import Target, has_symbol
 from .llvm_builder import Builder, V
 from .llvm_plan import LINE, Plan, arguments, lane_step
 
-SHARE = 0.75  # of the last cache: a kernel that touches less may leave its results there for the next one
+SHARE = 1.0  # of the last cache: what a kernel that touches less writes is read from there by the next one
 LEAST = 0.125  # of the last cache: smaller results stay there
 PAGE = 4096
 
