@@ -16,7 +16,7 @@ _restored: dict[str, str] = {}  # settings as left by ``growing`` -> what they w
 
 def settings() -> tuple[str, bool]:
     """The allocator's settings as text, and whether its segments grow."""
-    now = torch.cuda.memory._snapshot()["allocator_settings"]  # type: ignore[no-untyped-call]
+    now = torch.cuda.memory._snapshot()["allocator_settings"]
     return str(now["PYTORCH_CUDA_ALLOC_CONF"]), bool(now[GROWING])
 
 
@@ -78,8 +78,8 @@ def apart(fn: Callable[[], Any]) -> Any:
     try:
         return fn()
     finally:
-        torch._C._cuda_endAllocateToPool(index, pool)  # type: ignore[attr-defined]
-        torch._C._cuda_releasePool(index, pool)  # type: ignore[attr-defined]
+        torch._C._cuda_endAllocateToPool(index, pool)
+        torch._C._cuda_releasePool(index, pool)
         drop_workspaces()
 
 
