@@ -18,7 +18,7 @@ def persistent_max_sum_sub_exp_div(in_ptr0, out_ptr0, RBLOCK: tl.constexpr):
     v1 = v0.to(tl.float32)
     v2 = tl.reduce(v1, 0, bz_max_nan)
     v3 = v1 - v2
-    v4 = libdevice.exp(v3)
+    v4 = libdevice.fast_expf(v3)
     v5 = tl.sum(v4, 0)
     v6 = v4 / v5
     v7 = v6.to(tl.bfloat16)

@@ -28,7 +28,7 @@ def looped_max_sum_sub_exp_div(in_ptr0, out_ptr0, RBLOCK: tl.constexpr):
         v5 = tl.load(in_ptr0 + (50000*xindex + rindex), mask=rmask, eviction_policy='evict_last')
         v6 = v5.to(tl.float32)
         v7 = v6 - v3
-        v8 = libdevice.exp(v7)
+        v8 = libdevice.fast_expf(v7)
         v4 = v4 + tl.where(rmask, v8, 0.0)
     v9 = tl.sum(v4, 0)
     for roffset in range(0, 50000, RBLOCK):
@@ -37,7 +37,7 @@ def looped_max_sum_sub_exp_div(in_ptr0, out_ptr0, RBLOCK: tl.constexpr):
         v10 = tl.load(in_ptr0 + (50000*xindex + rindex), mask=rmask, eviction_policy='evict_first')
         v11 = v10.to(tl.float32)
         v12 = v11 - v3
-        v13 = libdevice.exp(v12)
+        v13 = libdevice.fast_expf(v12)
         v14 = v13 / v9
         v15 = v14.to(tl.bfloat16)
         tl.store(out_ptr0 + (50000*xindex + rindex), v15, mask=rmask)
