@@ -13,12 +13,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..registry import CODE_HANDLERS, HANDLERS, handles, simple
 from ..signals import Restart, unsupported
-from ..values.base import FALSE, NONE, Const, Value
+from ..values.base import FALSE, NONE, TRUE, Const, Value
 from ..values.functions import MethodValue
 from ..values.mappings import DictValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.statics import FunctionValue
 from ..values.tensor import TensorValue
+from .gradients import set_grad
 from .markers import DISABLED_BY_TORCH
 
 if TYPE_CHECKING:
@@ -125,6 +126,44 @@ for _cls in vars(torch.optim).values():
     if isinstance(_cls, type) and "_init_group" in vars(_cls):
         _init: Any = vars(_cls)["_init_group"]
         HANDLERS[_init] = _prepared(_init)
+
+# ---- zero_grad: gradients become None whatever they were, so a first step is no version of its own
+
+
+def _forgets(zero_grad: Any, ready: Any) -> Any:
+    """``zero_grad(set_to_none=True)`` without a look at the gradients."""
+
+    def handler(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        flag = dict(zip(("self", "set_to_none"), args)) | kwargs
+        to_none = flag.pop("set_to_none", TRUE)
+        plain = len(flag) == 1 and len(args) < 3 and isinstance(to_none, Const) and to_none.as_const(vm) is True
+        params = ready(vm, args[0]) if plain else None
+        if params is None or not all(isinstance(p, TensorValue) and p.raw is not None for p in params):
+            return vm.inline_function(FunctionValue(zero_grad), args, kwargs)
+        for p in params:
+            p.pytype(vm)
+            set_grad(vm, p, NONE)
+        return NONE
+
+    return handler
+
+
+def _grouped(vm: Tracer, opt: Value) -> list[Value] | None:
+    if not hasattr(getattr(opt, "raw", None), "_zero_grad_profile_name"):  # of an unpickled one
+        return None
+    groups = vm.unpack(opt.get_attr(vm, "param_groups"))
+    return [p for g in groups for p in vm.unpack(g.get_item(vm, Const("params")))]
+
+
+def _owned(vm: Tracer, module: Value) -> list[Value] | None:
+    replica = vm.get_attr_or_none(module, "_is_replica")
+    if replica is not None and replica.truth(vm):
+        return None
+    return vm.unpack(module.get_attr(vm, "parameters").call(vm, [], {}))
+
+
+for _zero_grad, _params in ((torch.optim.Optimizer.zero_grad, _grouped), (torch.nn.Module.zero_grad, _owned)):
+    HANDLERS[inspect.unwrap(_zero_grad)] = _forgets(inspect.unwrap(_zero_grad), _params)
 
 # ---- profiler marks: nothing to compute
 
