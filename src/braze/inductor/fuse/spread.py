@@ -39,7 +39,7 @@ def _spread(k: Kernel, traits: DeviceTraits) -> list[Step]:
         return [k]
     for c in k.x:
         for g in k.x:
-            if g is not c and 2 <= c.size <= traits.short_axis:
+            if g is not c and isinstance(c.size, int) and 2 <= c.size <= traits.short_axis:
                 loads = _in_the_way(k, g, c, points)
                 if loads:
                     return _written_out(k, g, c, loads)
