@@ -85,7 +85,7 @@ def build_list(f: Frame, o: Op) -> None:
 
 @op("BUILD_SET")
 def build_set(f: Frame, o: Op) -> None:
-    f.stack.append(SetValue([x.key(f.vm) for x in f.pop_n(o.arg)]))
+    f.stack.append(SetValue([x.key(f.vm) for x in f.pop_n(o.arg)], added=True))
 
 
 @op("BUILD_MAP")

@@ -553,7 +553,8 @@ def dict_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(set)
 def set_(vm: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return SetValue([x.key(vm) for x in unordered(vm, args[0])] if args else [])
+    keys = [x.key(vm) for x in unordered(vm, args[0])] if args else []
+    return SetValue(keys, added=bool(args) and isinstance(args[0], (ListValue, TupleValue)))
 
 
 @handles(frozenset)

@@ -435,14 +435,23 @@ def _order(keys: list[Any]) -> list[Any]:
 
 
 class SetValue(Value):
-    """A set, or a frozenset with items that are not constants."""
+    """A set, or a frozenset with items that are not constants.
 
-    __slots__ = ("_keys", "cls", "raw")
+    ``added``: the set was made by adding its keys one by one, in their order, and not changed since, so that its order
+    is that of a real set made so.
+    """
+
+    __slots__ = ("_keys", "added", "cls", "raw")
 
     def __init__(
-        self, keys: Iterable[Hashable] | None, cls: type = set, raw: Any = None, source: Source | None = None
+        self,
+        keys: Iterable[Hashable] | None,
+        cls: type = set,
+        raw: Any = None,
+        source: Source | None = None,
+        added: bool = False,
     ) -> None:
-        self.source = source
+        self.source, self.added = source, added
         self._keys = None if keys is None else dict.fromkeys(keys)
         self.cls, self.raw = cls, raw
 
@@ -458,6 +467,7 @@ class SetValue(Value):
 
     def edit(self, vm: Tracer) -> dict[Hashable, None]:
         keys = self.keys(vm)
+        self.added = False
         if self.raw is not None:
             vm.effects.touch(self)
         return keys
@@ -475,13 +485,12 @@ class SetValue(Value):
         return item.key(vm) in self.keys(vm)
 
     def iterate(self, vm: Tracer) -> Value:
-        """In the order of the real set, where that follows from the keys alone."""
+        """In the order of the real set, where that follows from the keys, or from how the set was made."""
         keys = list(self.keys(vm))
         if len(keys) > 1:
             try:
-                keys = _order(
-                    [raw_key(k) for k in keys if not isinstance(k, (Value, ObjectKey)) or unsupported(_ORDER)]
-                )
+                raw = [raw_key(k) for k in keys if not isinstance(k, (Value, ObjectKey)) or unsupported(_ORDER)]
+                keys = list(set(raw)) if self.added else _order(raw)
             except NotConst:
                 unsupported(_ORDER)
             keys = [vm.internal_key(k, None, 0) for k in keys]
