@@ -179,3 +179,27 @@ def test_context_variables_have_defaults() -> None:
 
 
 assert operator  # named by the expressions
+
+
+@pytest.mark.parametrize("of", ["attribute", "entry"])
+def test_what_is_written_and_deleted_may_have_been_there_before(of: str) -> None:
+    class Box:
+        pass
+
+    def f(x: torch.Tensor, b: Any) -> torch.Tensor:
+        if of == "attribute":
+            b.rate = 2
+            x = x * b.rate
+            del b.rate
+        else:
+            vars(b)["rate"] = 2
+            del vars(b)["rate"]
+        return x
+
+    fast = braze.compile(f, backend="eager")
+    for present in (False, True, False, True):
+        b = Box()
+        if present:
+            b.rate = 3  # type: ignore[attr-defined]
+        torch.testing.assert_close(fast(torch.ones(2), b), torch.ones(2) * (2 if of == "attribute" else 1))
+        assert vars(b) == {}

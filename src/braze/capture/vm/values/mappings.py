@@ -235,6 +235,8 @@ class DictValue(Value):
         v = self.find(vm, key)
         if v is None:
             return None
+        if self.raw is not None and key in self.written and not self.complete and not has_object_key(key):
+            self.guard_has(vm, raw_key(key), _was_there(self.raw, key))  # written without a look at what was there
         self.touch(vm)
         self.deleted[key] = None
         self.written.pop(key, None)
