@@ -93,7 +93,8 @@ def _cpu_gains(n: Node, x: TensorType) -> bool:
     single = list(w.sizes[2:]) == [1, 1]
     settings = n.args[4:10] if lead == 3 else n.args[3:9]
     if single and w.sizes[1] < 16 and any(k != 1 for k in settings[0]):
-        return of_few_pixels(*(t.with_(strides=channels_last_strides(t.sizes)) for t in (x, w, result)), settings)
+        last = [t.with_(strides=channels_last_strides(t.sizes)) for t in (x, result)]
+        return of_few_pixels(last[0], w, last[1], settings)
     weight = 0 if single else prod(w.sizes)
     return bool(torch._C._has_mkldnn) and weight <= prod(x.sizes) + prod(result.sizes)
 
