@@ -55,7 +55,7 @@ class _Scalar:
     content: bytes
 
     def __call__(self, value: Any) -> bool:
-        return type(value) is self.cls and value.tobytes() == self.content
+        return type(value) is self.cls and bool(value.tobytes() == self.content)  # type: ignore[attr-defined]
 
 
 class Frozen(ConstSource):

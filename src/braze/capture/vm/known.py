@@ -112,7 +112,8 @@ def _reader(vm: Tracer, t: TensorValue, what: str) -> tuple[Source, Any] | None:
     """Where the number in a tensor of one element is read from an input, and its value now (None: it cannot be)."""
     if any(n != 1 for n in t.fake(vm).shape) or vm.sizes.policy.dynamic is False or vm.sizes.settled:
         return None
-    inputs = {v._node: v for v in vm.inputs if isinstance(v, TensorValue) and _readable(v)}
+    given = [v for v in vm.inputs if isinstance(v, TensorValue) and _readable(v)]
+    inputs = {v._node: v for v in given if v._node is not None}
     assert t._node is not None
     wanted = _ancestors(t._node, inputs)
     read_from = [n for n in wanted or () if n in inputs]
