@@ -73,7 +73,12 @@ CASES = [
     ("XLMRobertaConfig", "XLMRobertaModel", S, text),
     ("CamembertConfig", "CamembertModel", S, text),
     ("ErnieConfig", "ErnieModel", S, text),
-    ("NystromformerConfig", "NystromformerModel", {**S, "segment_means_seq_len": 16, "num_landmarks": 4}, text),
+    (
+        "NystromformerConfig",
+        "NystromformerModel",
+        {**S, "segment_means_seq_len": 16, "num_landmarks": 16},
+        dict(input_ids=ids),
+    ),
     ("FNetConfig", "FNetModel", S, dict(input_ids=ids)),
     (
         "SqueezeBertConfig",
@@ -173,7 +178,7 @@ CASES = [
     ("Olmo2Config", "Olmo2ForCausalLM", {**S, **KV}, causal),
     ("GraniteConfig", "GraniteForCausalLM", {**S, **KV}, causal),
     ("Starcoder2Config", "Starcoder2ForCausalLM", {**S, **KV}, causal),
-    ("MixtralConfig", "MixtralForCausalLM", {**S, **KV, "num_local_experts": 4}, causal),
+    ("MixtralConfig", "MixtralForCausalLM", {**S, **KV, "num_local_experts": 4, "intermediate_size": 64}, causal),
     (
         "Qwen2MoeConfig",
         "Qwen2MoeForCausalLM",
@@ -315,11 +320,11 @@ CASES = [
         dict(pixel_values=torch.randn(2, 3, 64, 64)),
     ),
     ("Dinov2Config", "Dinov2Model", V, pix),
-    ("ViTMAEConfig", "ViTMAEModel", V, pix),
+    ("ViTMAEConfig", "ViTMAEModel", V, dict(pixel_values=img, noise=torch.rand(2, 16))),
     (
         "CvtConfig",
         "CvtModel",
-        dict(embed_dim=[8, 16, 32], num_heads=[1, 2, 4], depth=[1, 1, 1]),
+        dict(embed_dim=[8, 16, 32], num_heads=[1, 2, 4], depth=[1, 2, 3]),
         dict(pixel_values=torch.randn(2, 3, 64, 64)),
     ),
     (
@@ -386,7 +391,14 @@ CASES = [
 ]
 
 SPREAD = ("GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration", "SwinForImageClassification")
-RANDOM = {"ViTMAEModel"}  # masks at random: its numbers are not eager's
+SINGLE = {  # judged in single precision: they draw random numbers, or have no double precision (experts, masks)
+    "SwitchTransformersForConditionalGeneration",
+    "ProphetNetForConditionalGeneration",
+    "CanineModel",
+    "MixtralForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "XGLMForCausalLM",
+}
 BREAKS = {  # architecture -> what its breaks are about
     "LongformerModel": "item|from a tensor",
     "LEDForConditionalGeneration": "item|from a tensor",
@@ -395,6 +407,7 @@ BREAKS = {  # architecture -> what its breaks are about
     "HubertModel": "branch on the value|stat",
     "DebertaModel": "from a tensor|in-place",
     "SegformerForSemanticSegmentation": "hook",
+    "SwitchTransformersForConditionalGeneration": "nonzero|from a tensor|data",
 }
 
 
@@ -406,9 +419,9 @@ def cases() -> list[Any]:
 def test_as_eager(config: str, name: str, settings: dict[str, Any], inputs: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = getattr(transformers, name)(getattr(transformers, config)(**settings))
-    result = measure(model, (), inputs)
+    result = measure(model, (), inputs, single=name in SINGLE)
     assert not result.fallbacks
-    assert result.error <= 1 or name in RANDOM
+    assert result.error <= 1
     for reason in result.breaks:
         assert re.search(BREAKS.get(name, "no break is expected"), reason), reason
 
