@@ -453,3 +453,22 @@ def test_zero_grad_before_the_backward_needs_no_version_for_the_first_step(of: s
     assert [g is None for g in got[2]] == [g is None for g in want[2]] and got[3] and want[3]
     torch.testing.assert_close((got[0], got[1]), (want[0], want[1]))
     torch.testing.assert_close(*[[g for g in side[2] if g is not None] for side in (got, want)])
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum"])
+def test_a_second_optimizer_gets_no_state_of_the_first(name: str) -> None:
+    """Guards of a version that was made for the first look at the second's state, a defaultdict: they add nothing."""
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compiled, x = braze.compile(step), torch.randn(4, 3)
+    kept: list[tuple[nn.Module, torch.optim.Optimizer]] = []
+    for _ in range(3):
+        model = nn.Linear(3, 2)
+        kept.append((model, OPTIMIZERS[name](model.parameters())))
+        for _ in range(2):
+            compiled(*kept[-1], x)
+        assert set(kept[-1][1].state) == set(model.parameters())

@@ -376,7 +376,7 @@ def key_text(key: Any) -> str:
 
 
 class ItemSource(_Step):
-    """``base[key]``."""
+    """``base[key]``; a look makes no entry in a defaultdict (an optimizer's state)."""
 
     __slots__ = ()
 
@@ -384,6 +384,8 @@ class ItemSource(_Step):
         return f"{_wrap(self.base.name())}[{key_text(self.key)}]"
 
     def step(self, value: Any) -> Any:
+        if isinstance(value, dict) and not dict.__contains__(value, self.key):
+            raise KeyError(self.key)
         return value[self.key]
 
 
