@@ -90,6 +90,9 @@ def call_function(vm: Tracer, f: Function, args: list[Value], kwargs: dict[str, 
             if marked is not None:
                 return marked
         if raw.__dict__ and is_disabled(raw):
+            own = original(raw)
+            if own is not None and own.__module__.startswith("torch.optim."):
+                return call_function(vm, FunctionValue(own), args, kwargs)
             unsupported(f"{raw.__qualname__}(), which is marked with braze.disable or torch.compiler.disable")
     return inline(vm, f, args, kwargs)
 

@@ -35,7 +35,8 @@ def is_disabled(function: FunctionType) -> bool:
 
 
 def original(function: FunctionType) -> Any:
-    """What torch's own compiler has wrapped: once it has run, optimizers' methods are wrappers of it. Else None."""
+    """What torch's own compiler has wrapped: once it has run in a process, optimizers' methods and fused steps are
+    wrappers of it, which say what it can do, not what the user wants. Else None."""
     return function.__dict__.get(_ORIGINAL)
 
 
