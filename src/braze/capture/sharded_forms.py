@@ -58,6 +58,8 @@ class _Part(torch.autograd.Function):
     def forward(ctx: Any, x: Any, of: Whole) -> Tensor:
         ctx.of = of
         local: Tensor = x._local_tensor
+        if hasattr(local, "trigger_wait"):
+            local = local.trigger_wait()
         return local.view_as(local)
 
     @staticmethod

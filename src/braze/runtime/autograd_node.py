@@ -449,7 +449,10 @@ def _restorer(sig: Signature) -> Callable[[Any, Tensors], list[Any]]:
 
 
 def _tangent(g: Any, dtype: torch.dtype, device: torch.device, strides: Any, sizes: Any) -> Any:
-    """A gradient in the layout that the backward was compiled for; zeros of these ``sizes`` for an absent one."""
+    """A gradient in the layout that the backward was compiled for; zeros of these ``sizes`` for an absent one. The
+    result of a collective that eager has not waited for has no memory of its own."""
+    if g is not None and type(g) is not torch.Tensor and hasattr(g, "trigger_wait"):
+        g = g.trigger_wait()
     if g is not None and g.dtype is dtype:
         if g.stride() == strides:
             return g
