@@ -407,7 +407,7 @@ BREAKS = {  # architecture -> what its breaks are about
     "HubertModel": "branch on the value|stat",
     "DebertaModel": "from a tensor|in-place",
     "SegformerForSemanticSegmentation": "hook",
-    "SwitchTransformersForConditionalGeneration": "nonzero|from a tensor|data",
+    "SwitchTransformersForConditionalGeneration": "nonzero|of a tensor|from a tensor|data",
 }
 
 
