@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+# Whether DTensors are captured; else what they compute runs in eager. Read once: it says which hooks are followed.
+TENSOR_PARALLEL = os.environ.get("BRAZE_TENSOR_PARALLEL", "").lower() in ("1", "true", "yes", "on")
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """All flags of braze. ``Config.from_env()`` reads ``BRAZE_<NAME>``; ``compile(options=…)`` overrides by name."""

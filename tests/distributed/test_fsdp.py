@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,10 @@ def test_distributed_checkpoint(ranks2: Ranks, tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", list(PLANS))
 def test_tensor_parallel_runs_with_reasons(ranks2: Ranks, plan: str, bf16: bool) -> None:
     for reasons, calls in ranks2.run("fsdp_cases", "tensor_parallel_equals_eager", plan=plan, bf16=bf16, sharded=False):
-        assert not reasons and calls >= 10, reasons
+        if os.environ.get("BRAZE_TENSOR_PARALLEL") == "1":
+            assert not reasons and calls >= 10, reasons
+        else:
+            assert any("DTensor" in r for r in reasons), reasons
 
 
 @pytest.mark.parametrize("plan", list(PLANS))

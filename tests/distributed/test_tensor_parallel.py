@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from ranks import Ranks
 from tensor_parallel_cases import FUNCTIONS, PLANS
 
 slow = pytest.mark.slow
+pytestmark = pytest.mark.skipif(
+    os.environ.get("BRAZE_TENSOR_PARALLEL") != "1", reason="DTensors are captured with BRAZE_TENSOR_PARALLEL=1"
+)
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])

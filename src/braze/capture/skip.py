@@ -13,6 +13,8 @@ from types import CodeType
 
 import torch
 
+from braze.fake.sharded import ENABLED
+
 _GENERATOR = 0x20 | 0x80 | 0x200  # generator, coroutine, async generator
 _PSEUDO_FILES = ("<frozen", "<braze", "<attrs", "<__array_function__")
 
@@ -70,6 +72,8 @@ def _eager_optimizers() -> tuple[str, ...]:
 @functools.cache
 def _tensor_parallel() -> tuple[str, ...]:
     """What ``parallelize_module`` hangs on modules: hooks that move between local tensors and DTensors."""
+    if not ENABLED:
+        return ()
     root = Path(torch.__file__).parent / "distributed" / "tensor"
     return tuple(os.path.realpath(root / name) for name in ("_api.py", "parallel/style.py"))
 

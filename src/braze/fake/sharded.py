@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..config import TENSOR_PARALLEL
 from ..errors import Unsupported
 
 _CLASSES = {"DTensor": "torch.distributed.tensor", "AsyncCollectiveTensor": "torch.distributed._functional_collectives"}
 
+
+# DTensors are captured where ``BRAZE_TENSOR_PARALLEL=1``; else what they compute runs in eager. Not yet the default: a
+# process that had compiled much else before crashed in such a graph.
+ENABLED = TENSOR_PARALLEL
 
 _known: dict[type, bool] = {}
 

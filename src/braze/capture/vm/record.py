@@ -9,6 +9,7 @@ import torch
 from braze.errors import Unsupported
 from braze.fake import DataDependent, FakeTensor, fake_from, is_sharded, type_of, with_history
 from braze.fake import fake_like as fake_like_real
+from braze.fake.sharded import ENABLED
 from braze.fake.symint import to_symint
 from braze.ir import Node, TensorType
 
@@ -258,9 +259,9 @@ def add_input(vm: Tracer, v: TensorValue) -> None:
     assert raw is not None and source is not None
     if raw.layout is torch.strided and (raw.is_conj() or raw.is_neg()):
         return add_flagged(vm, v, raw, source)
-    if is_sharded(raw):
+    if ENABLED and is_sharded(raw):
         return add_sharded(vm, v)
-    if type(raw).__name__ == "AsyncCollectiveTensor":
+    if ENABLED and type(raw).__name__ == "AsyncCollectiveTensor":
         return add_pending(vm, v)
     if type(raw) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         unsupported(f"an input of the tensor subclass {type(raw).__name__}")

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from braze.capture import sharded_forms as forms
 from braze.fake import fake_from, fake_like, type_of, with_history
+from braze.fake.sharded import ENABLED
 from braze.ir import Node
 
 from ..registry import NAMED
@@ -168,11 +169,12 @@ def _local(form: Any) -> Any:
     return handler
 
 
-NAMED.update(
-    {
-        "from_local": (_API, _from_local),
-        "redistribute": (_API, _redistribute),
-        "to_local": (_API, _local(forms.to_local)),
-        "full_tensor": (_API, _local(forms.full_tensor)),
-    }
-)
+if ENABLED:
+    NAMED.update(
+        {
+            "from_local": (_API, _from_local),
+            "redistribute": (_API, _redistribute),
+            "to_local": (_API, _local(forms.to_local)),
+            "full_tensor": (_API, _local(forms.full_tensor)),
+        }
+    )
