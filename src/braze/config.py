@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-
 # Whether DTensors are captured; else what they compute runs in eager. Read once: it says which hooks are followed.
 TENSOR_PARALLEL = os.environ.get("BRAZE_TENSOR_PARALLEL", "").lower() in ("1", "true", "yes", "on")
 
